@@ -110,11 +110,33 @@ def averaging_digest() -> bytes:
 
     It is part of the identity of cells whose nodes exchange weights, beside the engine's revision.
     """
-    folder = Path(__file__).parent / "averaging"
-    contracts = ("thiefbench.attacks.exchange.base", "thiefbench.defenses.aggregation.base")
-    names = (f"thiefbench.averaging.{path.stem}" for path in folder.glob("*.py") if path.stem != "__init__")
+    return _beside_engine("averaging", ("thiefbench.attacks.exchange.base", "thiefbench.defenses.aggregation.base"))
+
+
+@cache
+def pipeline_digest() -> bytes:
+    """SHA-256 over the code of pipelines, and its two contracts, computed like `engine_digest`.
+
+    It is part of the identity of cells whose node is a pipeline, beside the engine's revision.
+    """
+    return _beside_engine("pipeline", ("thiefbench.attacks.stages.base", "thiefbench.defenses.stages.base"))
+
+
+@cache
+def experts_digest() -> bytes:
+    """SHA-256 over the code of swarms of experts, computed like `engine_digest`.
+
+    It is part of the identity of their cells, beside the engine's revision.
+    """
+    return _beside_engine("experts", ())
+
+
+def _beside_engine(room: str, contracts: tuple[str, ...]) -> bytes:
+    """The digest of a room of this package beside the engine, and of contracts that only its cells have."""
+    folder = Path(__file__).parent / room
+    names = (f"thiefbench.{room}.{path.stem}" for path in folder.glob("*.py") if path.stem != "__init__")
     first = [found for name in sorted((*names, *contracts)) if (found := _found(name)) is not None]
-    needed = Needed(first, "thiefbench", ("thiefbench.averaging.", *(f"{name}." for name in contracts)))
+    needed = Needed(first, "thiefbench", (f"thiefbench.{room}.", *(f"{name}." for name in contracts)))
     return _digest(f"{len(needed.modules)} modules", needed, ())
 
 

@@ -16,6 +16,7 @@ from thiefbench.defenses.aggregation.base import AVERAGING
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Defense, Requirement
 from thiefbench.defenses.rule_rewards import RULE_REWARDS
+from thiefbench.defenses.stages.base import PIPELINE
 from thiefbench.tasks.base import Task
 
 PluginKind = Literal["attack", "defense", "task"]
@@ -28,6 +29,7 @@ _REQUIREMENTS: Mapping[Requirement, str] = {
     "logprobs": "logprobs: log-probs come with completions (logprobs of the swarm)",
     "versions": "versions: completions come with the version of their weights (delay of the swarm)",
     AVERAGING: "averaging: nodes exchange weights instead of completions (averaging of the suite)",
+    PIPELINE: "pipeline: the node is a pipeline, and its stages are checked (pipeline of the suite)",
     ANSWER_KEYS: "answer_keys: answers and tests come with completions (truth of the swarm)",
     RULE_REWARDS: "rule_rewards: a judge rewards, and nodes know the task's reward too (reward of the swarm)",
 }

@@ -1,7 +1,8 @@
 """The registry of attacks, defenses, tasks and suites: names are entry points; your own classes can be in files.
 
-Aggregations are defenses, and weight attacks are attacks, of swarms that exchange weights. They are declared and listed
-as kinds of their own, and a spec string names them wherever it may name a defense or an attack.
+Aggregations are defenses, and weight attacks are attacks, of swarms that exchange weights; stage checks and stage
+attacks are those of pipelines. They are declared and listed as kinds of their own, and a spec string names them
+wherever it may name a defense or an attack.
 
 A *spec string* has the same form everywhere: ``name``, ``name(key=value, ...)``, ``path/to/file.py:Class(key=value)``
 or ``package.module:Class(key=value)``. If a constructor's parameter is annotated `Attack` or `Defense`, its value is a
@@ -29,9 +30,11 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 from thiefbench import trust
 from thiefbench.attacks.base import Attack
 from thiefbench.attacks.exchange.base import WeightAttack
+from thiefbench.attacks.stages.base import StageAttack
 from thiefbench.defenses.aggregation.base import Aggregation
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
+from thiefbench.defenses.stages.base import StageCheck
 from thiefbench.error_messages import nearest
 from thiefbench.limits import MOST_ITEMS
 from thiefbench.loading import SpecStringError as SpecStringError
@@ -43,14 +46,17 @@ from thiefbench.sources import import_root, is_of_user, package_files, source_fi
 from thiefbench.tasks.base import Task
 from thiefbench.user_imports import imported, name_within
 
-Kind = Literal["attack", "defense", "task", "suite", "aggregation", "weight_attack"]
-_NARROWER: dict[Kind, Kind] = {"defense": "aggregation", "attack": "weight_attack"}
+Kind = Literal["attack", "defense", "task", "suite", "aggregation", "weight_attack", "stage_check", "stage_attack"]
+_NARROWER: dict[Kind, tuple[Kind, ...]] = {
+    "defense": ("aggregation", "stage_check"), "attack": ("weight_attack", "stage_attack")
+}  # fmt: skip
 """Kinds whose names also count as names of a wider kind."""
 # Classes whose parameters are spec strings themselves, with an example of one.
 _NESTED: dict[type, tuple[Kind, str]] = {Attack: ("attack", "text"), Defense: ("defense", "logit")}
 # The required base classes, because a spec string may name any class of any module.
 _BASES: dict[Kind, type] = {
-    "attack": Attack, "defense": Defense, "task": Task, "aggregation": Aggregation, "weight_attack": WeightAttack
+    "attack": Attack, "defense": Defense, "task": Task, "aggregation": Aggregation, "weight_attack": WeightAttack,
+    "stage_check": StageCheck, "stage_attack": StageAttack,
 }  # fmt: skip
 _CLASS_IN_FILE = re.compile(r":\s*[^\W\d]\w*\s*")
 _LONGEST = 100_000
@@ -558,8 +564,9 @@ def _entries(kind: Kind) -> dict[str, EntryPoint]:
 
 
 def _wider_entries(kind: Kind) -> dict[str, EntryPoint]:
-    """The entries of a kind, and of the narrower one whose names count as its names too."""
-    return _entries(kind) | (_entries(_NARROWER[kind]) if kind in _NARROWER else {})
+    """The entries of a kind, and of the narrower ones whose names count as its names too."""
+    kinds = (kind, *_NARROWER.get(kind, ()))
+    return {name: declared for each in kinds for name, declared in _entries(each).items()}
 
 
 def _distribution(declared: EntryPoint) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -74,6 +74,7 @@ def check(
     from thiefbench.leaderboard.isolation.sandbox_paths import files
 
     files(defense)  # a mistake in the spec string is reported before torch is loaded
+    _check_taken("defense", defense)
     from thiefbench.leaderboard.aggregating import is_aggregation
     from thiefbench.leaderboard.checking.check import POISON_STOPPED, Subject
     from thiefbench.leaderboard.checking.check_aggregation import AggregationSubject
@@ -112,7 +113,7 @@ def check_attack(
     from thiefbench.leaderboard.attacking.submit import checked_spec
 
     checked_spec(attack)  # a mistake is reported before torch is loaded
-    _check_sends_completions(attack)
+    _check_taken("attack", attack)
     from thiefbench.tasks.sandbox import backend
 
     err.print(f"in the sandbox ({backend()}); running a few rounds of a small swarm ...")
@@ -152,7 +153,7 @@ def attack(
     from thiefbench.leaderboard.published import SHARED
     from thiefbench.leaderboard.submit import credits_of
 
-    _check_sends_completions(attack)
+    _check_taken("attack", attack)
     credits = credits_of(name, authors, paper)
     attacking.checked_spec(attack)
     try:
@@ -235,6 +236,7 @@ def submit(
     from thiefbench.leaderboard.referring import published_threads
     from thiefbench.progress import watch
 
+    _check_taken("defense", defense)
     if baseline:
         name, authors = name or defense, authors or OWN
     credits = submitting.credits_of(name, authors, paper)
@@ -477,19 +479,26 @@ def build(
     raise typer.Exit(FAILED if written.broken else DONE)
 
 
-def _check_sends_completions(attack: str) -> None:
-    """See that a spec string names no built-in attack for swarms that exchange weights.
+def _check_taken(kind: Literal["attack", "defense"], spec: str) -> None:
+    """See that a spec string names no built-in class that the leaderboard has no suites for.
+
+    These are attacks in swarms that exchange weights, and attacks and checks of pipelines.
 
     Raises:
         UsageError: it does.
     """
     from thiefbench import registry
 
-    if (name := registry.parse("attack", attack).target) in registry.names("weight_attack"):
-        raise UsageError(
-            f"{name} is for swarms that exchange weights, and the leaderboard takes attacks on completions only; "
-            "measure it with a suite of your own"
-        )
+    of_weights = registry.names("weight_attack") if kind == "attack" else []
+    of_stages = registry.names("stage_attack" if kind == "attack" else "stage_check")
+    elsewhere = dict.fromkeys(of_weights, "swarms that exchange weights") | dict.fromkeys(of_stages, "pipelines")
+    taken = "attacks on completions" if kind == "attack" else "defenses of completions, and aggregations"
+    for part in registry.parts(kind, spec):
+        if (name := registry.parse(kind, part).target) in elsewhere:
+            raise UsageError(
+                f"{name} is for {elsewhere[name]}, and the leaderboard takes {taken} only; measure it with a suite of "
+                "your own"
+            )
 
 
 def _secret(key: str) -> bytes:

@@ -25,7 +25,10 @@ from thiefbench.tasks.text import printable
 app = typer.Typer()
 
 
-LISTABLE = ("attacks", "defenses", "aggregations", "weight_attacks", "tasks", "suites", "models")
+LISTABLE = (
+    "attacks", "defenses", "aggregations", "weight_attacks", "stage_checks", "stage_attacks", "tasks", "suites",
+    "models",
+)  # fmt: skip
 """What `list` can list."""
 SHOWABLE: tuple[Literal["attack", "defense", "task"], ...] = ("attack", "defense", "task")
 """What `show` can show."""
@@ -81,7 +84,9 @@ def list_(kind: Annotated[str, _kind_argument(LISTABLE, "What to list")], as_jso
         table.add_row("any other", "give --model a local directory or a hub name")
     out.print(table)
     if kind not in ("models", "suites") and out.is_terminal:
-        shown_as = {"aggregations": "defense", "weight_attacks": "attack"}
+        shown_as = {
+            "aggregations": "defense", "stage_checks": "defense", "weight_attacks": "attack", "stage_attacks": "attack"
+        }  # fmt: skip
         err.print(f"\nFor arguments and needs: thiefbench show {shown_as.get(kind, kind.removesuffix('s'))} NAME")
 
 

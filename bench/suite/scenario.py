@@ -20,7 +20,9 @@ from thiefbench import registry
 from thiefbench.averaging.spec import AveragingSpec
 from thiefbench.engine.heterogeneity import LATER, STRICT, SpecError, plain
 from thiefbench.engine.spec import Batches, Role, SwarmSpec, check_range
+from thiefbench.experts.spec import ExpertsSpec
 from thiefbench.limits import MOST_CELLS, MOST_COMPLETIONS, MOST_ROUNDS, MOST_THREADS
+from thiefbench.pipeline.spec import PipelineSpec
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class CellSpec:
         device, dtype, threads, batches: numerical settings that change last bits; threads matters only on CPU, and
             `batches` says which completions are sampled together (see `LocalBackend`).
         averaging: how nodes exchange weights; None where they exchange completions.
+        pipeline: the stages of the one node; None where nodes are whole models.
+        experts: how the classes of its population train and answer as experts; None where they are not experts.
     """
 
     task: str
@@ -75,6 +79,8 @@ class CellSpec:
     threads: int = 2
     batches: Batches = field(default="cohort", metadata=LATER)
     averaging: AveragingSpec | None = field(default=None, metadata=LATER)
+    pipeline: PipelineSpec | None = field(default=None, metadata=LATER)
+    experts: ExpertsSpec | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_range("threads", self.threads, 1, MOST_THREADS)
@@ -94,6 +100,8 @@ class CellSpec:
             drawn |= {"swarm": plain(self.swarm), "role": self.role}
         if self.averaging:
             drawn |= {"averaging": plain(self.averaging), "swarm": plain(self.swarm), "role": self.role}
+        if self.experts:  # their swarms are mixed
+            drawn |= {"experts": plain(self.experts)}
         return {name: getattr(self, name) for name in names} | drawn
 
     @property
@@ -139,7 +147,7 @@ def heading(part: str, attack: str) -> str:
     return f"{part}: {attack}" if part else attack
 
 
-_OF_CELLS = ("model", "swarm", "rounds", "evaluation", "averaging")
+_OF_CELLS = ("model", "swarm", "rounds", "evaluation", "averaging", "pipeline", "experts")
 """Fields that the cells of a part share with it."""
 
 
@@ -153,6 +161,8 @@ class Part:
         attacks: spec strings.
         swarm, rounds, evaluation: of every cell.
         averaging: how nodes exchange weights; None where they exchange completions.
+        pipeline: the stages of the one node; None where nodes are whole models.
+        experts: how the classes of its population train and answer as experts; None where they are not experts.
     """
 
     __pydantic_config__ = STRICT
@@ -165,10 +175,20 @@ class Part:
     rounds: int = 60
     evaluation: Evaluation = field(default_factory=Evaluation)
     averaging: AveragingSpec | None = field(default=None, metadata=LATER)
+    pipeline: PipelineSpec | None = field(default=None, metadata=LATER)
+    experts: ExpertsSpec | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
+        if self.averaging and self.pipeline:
+            raise SpecError("a swarm exchanges weights or is a pipeline; leave out averaging or pipeline")
         if self.averaging:
             self.averaging.check(self.swarm)
+        if self.pipeline:
+            self.pipeline.check(self.swarm)
+        if self.experts and self.averaging:
+            raise SpecError("experts train apart and exchange no weights; leave out averaging or experts")
+        if self.experts:
+            self.experts.check(self.swarm)
         for name in ("task", "model", "attacks"):
             if not getattr(self, name):
                 raise SpecError(f"{name} must name at least one")
@@ -234,8 +254,8 @@ class Suite:
 
     Attributes:
         name, version, about: its name, its version and its purpose.
-        task, model, attacks, swarm, rounds, evaluation, averaging: of its cells, see `Part`. In a suite of several
-            parts they are the defaults for the parts in YAML, and only `parts` says what runs.
+        task, model, attacks, swarm, rounds, evaluation, averaging, pipeline, experts: of its cells, see `Part`. In a
+            several parts they are the defaults for the parts in YAML, and only `parts` says what runs.
         parts: for different swarms and tasks; empty if there is only one part.
         defenses: spec strings; every defense meets every attack.
         placebo: also run every attack's placebo, undefended.
@@ -271,6 +291,8 @@ class Suite:
     modified: tuple[str, ...] = ()
     ranking: RankingRules = field(default=RankingRules(), metadata=LATER)
     averaging: AveragingSpec | None = field(default=None, metadata=LATER)
+    pipeline: PipelineSpec | None = field(default=None, metadata=LATER)
+    experts: ExpertsSpec | None = field(default=None, metadata=LATER)
     superseded: str = field(default="", metadata=LATER)
 
     def __post_init__(self) -> None:
@@ -290,6 +312,10 @@ class Suite:
             raise SpecError(f"recorded must name rounds from 1 to {longest}, got {outside[0]}")
         if (self.replayed or self.recorded) and any(part.averaging for part in self.scenes):
             raise SpecError("where weights are exchanged, no pools can be replayed; leave out replayed and recorded")
+        if (self.replayed or self.recorded) and any(part.pipeline for part in self.scenes):
+            raise SpecError("a pipeline has no pools of strangers to replay; leave out replayed and recorded")
+        if (self.replayed or self.recorded) and any(part.experts for part in self.scenes):
+            raise SpecError("the pools of experts cannot be replayed yet; leave out replayed and recorded")
         names = [part.name for part in self.parts]
         if not all(names) or len(set(names)) < len(names):
             raise SpecError("every part needs a name of its own")

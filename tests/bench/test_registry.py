@@ -605,7 +605,7 @@ def test_names_are_sorted_and_known() -> None:
     assert "smoke" in registry.names("suite")
 
 
-@pytest.mark.parametrize("kind", ["attack", "defense", "task"])
+@pytest.mark.parametrize("kind", ["attack", "defense", "task", "stage_check", "stage_attack"])
 def test_every_plugin_says_in_a_line_what_it_is(kind: registry.Kind) -> None:
     for name in registry.names(kind):
         assert registry.summary(kind, name), f"the class docstring of {kind} {name} has a first line for the list"

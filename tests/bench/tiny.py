@@ -34,7 +34,7 @@ _FOLDER = TemporaryDirectory(prefix="thiefbench-tiny-")
 
 
 @cache
-def model() -> Path:
+def model(layers: int = 2) -> Path:
     """The directory of a Qwen2 model with random weights and a tokenizer of its own."""
     import torch
 
@@ -46,8 +46,8 @@ def model() -> Path:
             return islice(super().texts(seed), 200)
 
     torch.set_num_threads(1)
-    directory = Path(_FOLDER.name) / "model"
-    shape = recipe.Recipe(corpus=Few(), vocabulary=640, hidden=32, layers=2, heads=2, feedforward=64)
+    directory = Path(_FOLDER.name) / f"model-{layers}"
+    shape = recipe.Recipe(corpus=Few(), vocabulary=640, hidden=32, layers=layers, heads=2, feedforward=64)
     tokenizer = recipe.train_tokenizer(shape)
     recipe.new_model(shape, tokenizer).save_pretrained(directory)
     tokenizer.save_pretrained(directory)

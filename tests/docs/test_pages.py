@@ -28,6 +28,7 @@ SHOWN = {
         EXAMPLES / f"{name}.py" for name in ("my_attack", "contract_of_my_attack", "my_marked_attack")
     ],
     "docs/write-a-task.md": [EXAMPLES / "my_task.py", EXAMPLES / "contract_of_my_task.py"],
+    "docs/pipelines.md": [EXAMPLES / "my_stage_check.py", EXAMPLES / "contract_of_my_stage_check.py"],
     "docs/averaging.md": [EXAMPLES / "my_aggregation.py", EXAMPLES / "contract_of_my_aggregation.py"],
     "docs/test-your-filter.md": [FILTER, EXAMPLES / "filter_project/my_filters/habits.py"],
     "docs/pools.md": [EXAMPLES / "write_pools.py"],
@@ -53,8 +54,8 @@ def test_every_python_block_is_a_file_that_tests_run(page: Path) -> None:
 
 def test_suites_that_pages_show_are_suites() -> None:
     shown = [text for page in CURRENT for text in blocks(page, "yaml") if "attacks:" in text]
-    pages_with_one = "suites.md, heterogeneous.md, sender-truth.md, judged-rewards.md and averaging.md"
-    assert len(shown) == 5, f"{pages_with_one} show one each"
+    pages_with_one = "suites, heterogeneous, sender-truth, judged-rewards, averaging, pipelines and experts"
+    assert len(shown) == 7, f"{pages_with_one} show one each"
     for text in shown:
         assert parse_suite(text, "docs").cells("cpu", "float32", 1)
 
@@ -66,6 +67,8 @@ def test_suites_that_pages_show_are_suites() -> None:
         ("defense", "write-a-defense.md", "| defense | what it rejects |"),
         ("weight_attack", "averaging.md", "| weight attack | what malicious nodes send |"),
         ("aggregation", "averaging.md", "| aggregation | what a node adopts |"),
+        ("stage_attack", "pipelines.md", "| stage attack | what the malicious stage does |"),
+        ("stage_check", "pipelines.md", "| stage check | what it compares |"),
         ("task", "write-a-task.md", "| task | what is asked |"),
         ("suite", "suites.md", "| suite | for |"),
     ],

@@ -18,7 +18,7 @@ from thiefbench.testing.contracts import attack_fixtures, pools
 pytest_plugins = ["pytester"]
 
 HERE = Path(__file__).parent
-KINDS = ("attack", "defense", "task", "aggregation")
+KINDS = ("attack", "defense", "task", "aggregation", "stage_check")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,9 +28,14 @@ def _loaded() -> None:
     assert attack_fixtures.train_items(attack_fixtures.task_for(Text()), 1)
 
 
+def contract_name(kind: str) -> str:
+    """The contract class of a kind."""
+    return f"{kind.title().replace('_', '')}Contract"
+
+
 def contract(kind: str, given: str) -> str:
     """A test module with a subclass of the contract of a kind."""
-    name = f"{kind.capitalize()}Contract"
+    name = contract_name(kind)
     return f"from thiefbench.testing.contracts import {name}\n\n\nclass TestMine({name}):\n    {given}\n"
 
 
@@ -38,7 +43,7 @@ def contract(kind: str, given: str) -> str:
 def test_the_documented_example_keeps_every_rule(pytester: pytest.Pytester, kind: str) -> None:
     shutil.copy(HERE / f"my_{kind}.py", pytester.path)
     shutil.copy(HERE / f"contract_of_my_{kind}.py", pytester.path / f"test_my_{kind}.py")
-    rules = [name for name in vars(getattr(contracts, f"{kind.capitalize()}Contract")) if name.startswith("test_")]
+    rules = [name for name in vars(getattr(contracts, contract_name(kind))) if name.startswith("test_")]
     outcomes = pytester.runpytest_inprocess("-p", "no:cacheprovider").parseoutcomes()
     assert outcomes == {"passed": len(rules)}, f"the example {kind} keeps every rule, and each is a test"
 

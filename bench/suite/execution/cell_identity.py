@@ -10,7 +10,7 @@ from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.engine_revision import engine_revision
 from thiefbench.judges import judge_identity
-from thiefbench.package_meaning import averaging_digest
+from thiefbench.package_meaning import averaging_digest, experts_digest, pipeline_digest
 from thiefbench.reward_judges import reward_judge_identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ROWS_VERSION, Record, identify
@@ -88,6 +88,10 @@ class Identities:
         }
         if spec.averaging:
             content["averaging_revision"] = self._once("revision", "averaging", lambda: averaging_digest().hex()[:16])
+        if spec.pipeline:
+            content["pipeline_revision"] = self._once("revision", "pipeline", lambda: pipeline_digest().hex()[:16])
+        if spec.experts:
+            content["experts_revision"] = self._once("revision", "experts", lambda: experts_digest().hex()[:16])
         judge = self._once("judge", defense, lambda: self._judge_of(defense))
         asked = f"{spec.swarm.reward} {spec.swarm.reward_judge}"
         rewarding = self._once("reward judge", asked, lambda: reward_judge_identity(spec.swarm))

@@ -6,6 +6,7 @@ A killed cell resumes from its last checkpoint and ends with the same rows as on
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -19,16 +20,23 @@ from thiefbench import provenance, registry
 from thiefbench.averaging.compatibility import check_kind, check_rule
 from thiefbench.averaging.swarm import AveragingSwarm
 from thiefbench.defenses.aggregation.base import Aggregation
+from thiefbench.defenses.stages.base import StageCheck
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.learning.memory import keep_freed_memory
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.spec import Batches
 from thiefbench.engine.swarm import Swarm
+from thiefbench.experts.swarm import ExpertSwarm
 from thiefbench.judges import judge_of
+from thiefbench.pipeline.cohort import PipelineBackend
+from thiefbench.pipeline.compatibility import check_attack, check_defense
+from thiefbench.pipeline.swarm import PipelineSwarm
 from thiefbench.reward_judges import reward_judge_of
 from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores, exchanges_table
+from thiefbench.suite.analysis.experts import expert_scores
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, last_evaluation, other_scores
+from thiefbench.suite.analysis.stages import stage_curves, stage_scores, stages_table
 from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified, identity
 from thiefbench.suite.execution.checkpoints import CellInProgress
 from thiefbench.suite.execution.following import RehearsingSwarm
@@ -165,6 +173,8 @@ def _run_cell(
     resumed = run.resume()
     with runtime.playing(what, swarm, run.done, run.table):
         if run.done == 0:
+            if isinstance(swarm, PipelineSwarm):
+                run.seconds["lessons"] = _take_lessons(spec, what, swarm)
             evaluated = None if shared is None else shared.start_evaluation()
             if evaluated is None:
                 run.keep(_start_evaluated(spec, what, swarm))
@@ -189,6 +199,12 @@ def _run_cell(
         curves |= exchange_curves(swarm.exchanges)
         scores |= exchange_scores(swarm.exchanges)
         exchanged["exchanges_sha256"] = directory.write_exchanges(exchanges_table(swarm.exchanges))
+    if isinstance(swarm, PipelineSwarm):
+        scores |= stage_scores(swarm.stage_rows, curves["eval_asr"])
+        curves |= stage_curves(swarm.stage_rows)
+        exchanged["stages_sha256"] = directory.write_stages(stages_table(swarm.stage_rows))
+    if isinstance(swarm, ExpertSwarm) and swarm.experts.weighting != "average":
+        scores |= expert_scores(table)
     curves["grad_norm"] = [Point(round=number, value=value) for number, value in enumerate(run.grad_norms, 1)]
     record = Record(
         **identified(what),
@@ -242,6 +258,36 @@ def _start_evaluated(spec: CellSpec, what: dict[str, Any], swarm: Swarm) -> Roun
             _started.pop(next(iter(_started)))  # the oldest
         _started[start] = swarm.evaluate(0, spec.evaluation.completions)
     return _started[start]
+
+
+LESSONS_KEPT = 8
+"""Number of stages whose offline lessons a process caches."""
+
+_lessons: dict[str, torch.Tensor | None] = {}
+
+
+def _take_lessons(spec: CellSpec, what: dict[str, Any], swarm: PipelineSwarm) -> float:
+    """Let the malicious stage learn offline, once for cells that differ only in their defense and in later rounds.
+
+    Returns:
+        The seconds it took.
+    """
+    began = time.perf_counter()
+    offline = {name: value for name, value in what.items() if name != "sources"}
+    offline["sources"] = {kind: what["sources"][kind] for kind in ("task", "attack")}
+    offline["cell"] = {
+        name: value for name, value in what["cell"].items() if name not in ("defense", "rounds", "evaluation")
+    }
+    key = identify(offline)
+    if key in _lessons:
+        known = _lessons[key]
+        swarm.learned = None if known is None else known.clone()
+    else:
+        swarm.learn()
+        if len(_lessons) >= LESSONS_KEPT:
+            _lessons.pop(next(iter(_lessons)))  # the oldest
+        _lessons[key] = swarm.learned
+    return time.perf_counter() - began
 
 
 def keep_weights_of(
@@ -310,10 +356,23 @@ def build_swarm(
         return AveragingSwarm(
             spec.averaging, rule, defense=inspects_nothing, backend=LocalBackend(spec.batches), **parts
         )
+    if spec.pipeline:
+        check_attack(spec.pipeline, parts["attack"], spec.attack)
+        check_defense(defense, spec.defense)
+        check = defense if isinstance(defense, StageCheck) else None
+        inspects_nothing = registry.make("defense", "none")
+        return PipelineSwarm(
+            spec.pipeline, check, defense=inspects_nothing, backend=PipelineBackend(spec.batches), **parts
+        )
+    asked: dict[str, Any] = {
+        "defense": defense,
+        "judge": None if defense.judge is None else judge_of(defense.judge, spec.device, spec.dtype, note),
+    }
+    if spec.experts:
+        return ExpertSwarm(spec.experts, spec.batches, **asked, **parts)
     return runtime.swarm(
         **parts,
-        defense=defense,
-        judge=None if defense.judge is None else judge_of(defense.judge, spec.device, spec.dtype, note),
+        **asked,
         reward_judge=reward_judge_of(spec.swarm, spec.device, spec.dtype, note),
         batches=spec.batches,
     )

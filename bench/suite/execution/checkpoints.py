@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save
 from thiefbench.averaging.swarm import AveragingSwarm
 from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.swarm import Swarm
+from thiefbench.pipeline.swarm import PipelineSwarm
 from thiefbench.suite.execution.shared import SharedRounds
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
@@ -63,6 +64,13 @@ class CellInProgress:
     def _work(self) -> Path:
         return self.directory.checkpoint
 
+    @property
+    def _beside(self) -> tuple[str, AveragingSwarm | PipelineSwarm] | None:
+        """The swarm and its name in a checkpoint, if it has a state beside its population's."""
+        if isinstance(self.swarm, AveragingSwarm):
+            return "exchanges", self.swarm
+        return ("stages", self.swarm) if isinstance(self.swarm, PipelineSwarm) else None
+
     def play(self) -> None:
         """Play the next round, with an evaluation and a checkpoint after it if they are due."""
         number = self.done + 1
@@ -109,9 +117,9 @@ class CellInProgress:
         # Weights may be older than the rows. Older versions of this package must not take them for the current ones.
         behind = bool(of_shared and of_shared["owed"])
         current = self.swarm.population.tensors() if self.shared is None else self.shared.tensors()
-        averaging = self.swarm if isinstance(self.swarm, AveragingSwarm) else None
-        if averaging is not None:
-            current |= averaging.tensors()
+        beside = self._beside
+        if beside is not None:
+            current |= beside[1].tensors()
         write_atomically(self._work / tensors, save(current))
         state = {
             "done": self.done, "parts": [*self.parts, part], "shared": of_shared,
@@ -120,8 +128,8 @@ class CellInProgress:
             "payload": self.swarm.attack.describe(),
             "sha256": {name: file_sha256(self._work / name) for name in (*self.parts, part, tensors)},
         }  # fmt: skip
-        if averaging is not None:
-            state["exchanges"] = averaging.state()
+        if beside is not None:
+            state[beside[0]] = beside[1].state()
         write_sealed(self._work / "state.json", state)
         for old in self._work.glob("weights-*.safetensors"):
             if old.name != tensors:
@@ -155,9 +163,9 @@ class CellInProgress:
             raise BrokenRecordError(f"the checkpoint in {self._work} is damaged") from error
         self.swarm.recall(state["payload"])
         self.swarm.population.restore(tensors, state["cohorts"])
-        if isinstance(self.swarm, AveragingSwarm):
+        if (beside := self._beside) is not None:
             try:
-                self.swarm.restore(tensors, state["exchanges"])
+                beside[1].restore(tensors, state[beside[0]])
             except (KeyError, TypeError, ValueError) as error:
                 raise BrokenRecordError(f"the checkpoint in {self._work} is damaged") from error
         self.parts, self.seconds, self.grad_norms = state["parts"], state["seconds"], state["grad_norms"]

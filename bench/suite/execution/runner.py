@@ -19,6 +19,7 @@ from thiefbench.errors import UserError
 from thiefbench.judges import check_judge
 from thiefbench.limits import SHARED_GB
 from thiefbench.locks import LockedError
+from thiefbench.pipeline.compatibility import check_attack, check_defense
 from thiefbench.reward_judges import check_reward_judge
 from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.estimates.measured import measured_here
@@ -363,10 +364,19 @@ def _check_requirements(cells: Sequence[CellSpec], one_seed: bool) -> None:
         if not (one_seed and (attack, swarm, task) in drawn_once):
             drawn(registry.make("attack", attack), seed, swarm, tasks[task])
             drawn_once.add((attack, swarm, task))
+    for experts, swarm, task in dict.fromkeys((spec.experts, spec.swarm, spec.task) for spec in cells):
+        if experts:
+            experts.check_task(swarm, tasks[task])
     for averaging, name in dict.fromkeys((spec.averaging, spec.attack) for spec in cells):
         check_kind(averaging, registry.make("attack", name), name)
-    for swarm, averaging, name in dict.fromkeys((spec.swarm, spec.averaging, spec.defense) for spec in cells):
+    for pipeline, name in dict.fromkeys((spec.pipeline, spec.attack) for spec in cells):
+        check_attack(pipeline, registry.make("attack", name), name)
+    kinds = dict.fromkeys((spec.swarm, spec.averaging, spec.pipeline, spec.defense) for spec in cells)
+    for swarm, averaging, pipeline, name in kinds:
         defense = registry.make("defense", name)
+        if pipeline:
+            check_defense(defense, name)
+            continue
         if averaging:
             check_rule(defense, name)
             continue

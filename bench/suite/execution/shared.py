@@ -102,7 +102,7 @@ class _LostError(Exception):
 
 def may_share(spec: CellSpec) -> bool:
     """Whether a cell may share rounds; see the last paragraph of the module docstring."""
-    if spec.device != "cpu" or spec.swarm.mixed or spec.averaging:
+    if spec.device != "cpu" or spec.swarm.mixed or spec.averaging or spec.pipeline:
         return False
     if spec.swarm.reward != "rule" and spec.swarm.reward_judge.endpoint is not None:
         return False  # a server may reply otherwise when it is asked again

@@ -58,6 +58,10 @@ def check_cells(cells: Sequence[CellSpec], launch: Launch) -> None:
     """
     if any(spec.averaging for spec in cells):
         raise SpecError("swarms that exchange weights are played in one process; run them without torchrun")
+    if any(spec.pipeline for spec in cells):
+        raise SpecError("pipelines are played in one process; run them without torchrun")
+    if any(spec.experts for spec in cells):
+        raise SpecError("swarms of experts are played in one process; run them without torchrun")
     for swarm in dict.fromkeys(spec.swarm for spec in cells):
         check_distributable(swarm, launch.size)
         if swarm.reward != "rule" and swarm.reward_judge.endpoint is not None:

@@ -31,15 +31,19 @@ class ClassRow:
     shown: tuple[Shown | None, ...]
 
 
-def class_rows(comparison: Comparison) -> list[ClassRow]:
-    """Every trained line for each class; empty if there is only one class."""
+def class_rows(comparison: Comparison, by_domain: bool = False) -> list[ClassRow]:
+    """Every trained line for each class; empty if there is only one class.
+
+    Of experts, the classes are domains, and the last column says how often a domain's own expert led the answers.
+    """
+    measures = (*MEASURES, ("own_expert", "rate")) if by_domain else MEASURES
     rows = []
     for line in comparison.lines:
         if line.how == "trained":
             marked = of_class("asr", "")
             names = dict.fromkeys(name for result in line.results for name in result.scores if name.startswith(marked))
             for label in (name.removeprefix(marked) for name in names):
-                shown = tuple(show(line.scores(of_class(measure, label)), unit) for measure, unit in MEASURES)
+                shown = tuple(show(line.scores(of_class(measure, label)), unit) for measure, unit in measures)
                 rows.append(ClassRow(line.name, label, shown))
     return rows
 
@@ -51,6 +55,8 @@ def regime_facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
     regime = [("Learner", _learner(learner))]
     if population := swarm.get("population"):
         regime.append(("Population", ", ".join(_share(each) for each in population)))
+    if experts := cell.get("experts"):
+        regime.append(("Experts", _experts(experts)))
     if (source := swarm.get("logprobs", "none")) != "none":
         regime.append(("Log-probs", f"{source} ones travel with completions" if source == "reported" else source))
     if delay := swarm.get("delay"):
@@ -87,6 +93,14 @@ def _learner(learner: Mapping[str, Any]) -> str:
     if (delta := learner.get("delta")) is not None:
         beside += f", delta = {delta:g}"
     return f"{learner['loss']}, learning rate {learner['learning_rate']:g}{beside}"
+
+
+def _experts(experts: Mapping[str, Any]) -> str:
+    if experts["training"] == "together":
+        return "none: one model learns from all groups; its scores are shown by the domain of the question"
+    evidence = f", evidence: {experts['evidence']}" if experts["weighting"] in ("uniform_prior", "cached_prior") else ""
+    top = f", the best {experts['top']} at each token" if experts["top"] else ""
+    return f"each class learns from its own groups; they answer together by {experts['weighting']}{evidence}{top}"
 
 
 def _share(each: Mapping[str, Any]) -> str:

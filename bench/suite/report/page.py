@@ -227,6 +227,7 @@ def _section(
     trained = [line for line in comparison.lines if line.how == "trained" and line not in missing]
     free = [line for line in trained if line.role == "control" and line.defense != "none"]
     unattacked = free if len(free) > NAMED else []
+    by_domain = any(record.cell.get("experts") for record in records)
     return {
         "comparison": comparison,
         "number": number,
@@ -247,7 +248,8 @@ def _section(
         ],
         "unattacked": [_row(line) for line in unattacked],
         "missing": [line.name for line in missing],
-        "classes": class_rows(comparison),
+        "classes": class_rows(comparison, by_domain),
+        "by_domain": by_domain,
         "seeds": comparison.seeds,
         "few": len(comparison.seeds) < FEW_SEEDS,
         "reference": comparison.reference_role,
@@ -361,8 +363,22 @@ def facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Nodes", f"m = {swarm['nodes']}, of which malicious f = {swarm['malicious']} ({percent})"),
         ("Pool per round", f"B = {swarm['prompts']} prompts, G = {swarm['group']} completions each"),
         *regime_facts(cell),
+        *pipeline_facts(cell),
         ("Rounds", str(cell["rounds"])),
         ("Evaluation", f"{cell['evaluation']['final']} held-out completions at the end"),
+    ]
+
+
+def pipeline_facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The stages of a cell whose node is a pipeline; empty for any other."""
+    pipeline = cell.get("pipeline")
+    if not pipeline:
+        return []
+    skipped = f", each of which skips {100 * pipeline['skip']:.3g}\u00a0% of the stages" if pipeline["skip"] else ""
+    lost = f"; {100 * pipeline['losses']:.3g}\u00a0% losses a round" if pipeline["losses"] else ""
+    return [
+        ("Pipeline", f"{pipeline['stages']} stages, of which number {pipeline['malicious']} is malicious"),
+        ("Update", f"in {pipeline['microbatches']} microbatches{skipped}{lost}"),
     ]
 
 

@@ -261,8 +261,9 @@ def _write(target: CellDir, new: Finished | None, holders: Sequence[Finished]) -
                 write_atomically(target.completions_path, new.directory.completions_path.read_bytes())
                 if file_sha256(target.completions_path) != new.record.completions_sha256:
                     raise MergeError(f"{new.directory.path} changed while it was read; run the same command again")
-                if (exchanged := new.record.provenance.get("exchanges_sha256")) is not None:
-                    _copy_exchanges(target, new.directory, exchanged)
+                for name in ("exchanges", "stages"):
+                    if (expected := new.record.provenance.get(f"{name}_sha256")) is not None:
+                        _copy_beside(target, new.directory, f"{name}.parquet", expected)
             target.write(new.record)
         for each in holders:
             if each.directory.path.resolve() != target.path.resolve() and each.record.status == "ok":
@@ -270,18 +271,18 @@ def _write(target: CellDir, new: Finished | None, holders: Sequence[Finished]) -
         target.sweep()
 
 
-def _copy_exchanges(target: CellDir, source: CellDir, expected: object) -> None:
-    """Give a cell what its nodes made of each other's weights.
+def _copy_beside(target: CellDir, source: CellDir, name: str, expected: object) -> None:
+    """Give a cell a table beside its completions, such as what its nodes made of each other's weights.
 
     Raises:
         MergeError: it is missing or is not what the record says.
     """
     try:
-        write_atomically(target.exchanges_path, read_regular(source.exchanges_path, MOST_RECORD_BYTES))
+        write_atomically(target.path / name, read_regular(source.path / name, MOST_RECORD_BYTES))
     except OSError as error:
-        raise MergeError(f"{source.exchanges_path} cannot be read: {error}") from error
-    if file_sha256(target.exchanges_path) != expected:
-        raise MergeError(f"{source.exchanges_path} is not what its record says; take the cell out of that store")
+        raise MergeError(f"{source.path / name} cannot be read: {error}") from error
+    if file_sha256(target.path / name) != expected:
+        raise MergeError(f"{source.path / name} is not what its record says; take the cell out of that store")
 
 
 def _set_aside(directory: CellDir, problem: str) -> str:

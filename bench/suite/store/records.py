@@ -218,7 +218,7 @@ class CellDir:
 
     Attributes:
         path: the directory. It contains record.json, completions.parquet, where nodes exchange weights also
-            exchanges.parquet, the weights of recorded rounds (see
+            exchanges.parquet, where the node is a pipeline also stages.parquet, the weights of recorded rounds (see
             `thiefbench.suite.store.weights`) and the lock; while the cell is unfinished, also a checkpoint; while a
             file is written, a hidden `.part`.
     """
@@ -239,6 +239,11 @@ class CellDir:
     def exchanges_path(self) -> Path:
         """One row per vector and receiver, of swarms that exchange weights."""
         return self.path / "exchanges.parquet"
+
+    @property
+    def stages_path(self) -> Path:
+        """One row per stage and round, of pipelines."""
+        return self.path / "stages.parquet"
 
     @property
     def checkpoint(self) -> Path:
@@ -306,6 +311,11 @@ class CellDir:
         """Write what nodes made of each other's weights, and return its SHA-256."""
         write_table(self.exchanges_path, table)
         return file_sha256(self.exchanges_path)
+
+    def write_stages(self, table: pa.Table) -> str:
+        """Write what became of a pipeline's stages, and return its SHA-256."""
+        write_table(self.stages_path, table)
+        return file_sha256(self.stages_path)
 
     def sweep(self) -> None:
         """Remove `leftovers`; only the holder of the lock may call this."""

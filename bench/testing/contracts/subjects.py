@@ -9,7 +9,7 @@ import pytest
 from thiefbench import registry
 
 
-def made(contract: object, kind: Literal["attack", "defense", "aggregation", "task"]) -> Any:
+def made(contract: object, kind: Literal["attack", "defense", "aggregation", "stage_check", "task"]) -> Any:
     """A fresh plugin from the contract's attribute of this name, a spec string or a class.
 
     If the attribute is missing or invalid, the test fails with one sentence.

@@ -249,7 +249,7 @@ def test_help_names_the_commands(cli: Cli) -> None:
     assert cli("--version").out.strip() == __version__
 
 
-@pytest.mark.parametrize("kind", ["attack", "defense", "task", "suite"])
+@pytest.mark.parametrize("kind", ["attack", "defense", "task", "suite", "stage_check", "stage_attack"])
 def test_list_shows_every_name_with_what_it_is(cli: Cli, kind: registry.Kind) -> None:
     shown = cli("list", f"{kind}s")
     assert shown.code == 0
