@@ -379,4 +379,4 @@ def test_the_leaderboard_says_that_it_ranks_none_of_them(words: tuple[str, ...])
     done = tiny.command("leaderboard", *words)
     _, said = done.communicate()
     assert done.returncode == 2
-    assert f"{words[1]} is for pipelines, and the leaderboard's suites exchange completions" in said
+    assert f"{words[1]} is for pipelines, and the leaderboard takes" in said
