@@ -362,7 +362,7 @@ def test_what_is_no_verdict_is_named(what: str, said: str) -> None:
     ("spec", "said"),
     [
         ("SeesLabels", "wants to see labels"),
-        ("Nameless", "has a name that is not text"),
+        ("Nameless", "name of Nameless must be a string"),
         ("Needy", "requires something other than homogeneous, beacon, proofs, judge"),
         ("AsksOutside(endpoint='http://localhost:1')", "names a judge behind a server"),
         ("AsksOutside(model='/some/model')", "names a judge that no submission may ask; it may ask micro-judge"),
