@@ -206,7 +206,7 @@ Case = Callable[[Bases, Mutator, Path], Callable[[], object]]
 
 def entry(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], object]:
     """`leaderboard verify ENTRY`: shipped entries with other manifests and scores, whose hashes fit."""
-    sources = sorted(path for path in SHIPPED.iterdir() if path.is_dir())
+    sources = sorted(path.parent for path in SHIPPED.glob("*/entry.json"))
     source = mutator.rng.choice(sources)
     target = Path(shutil.copytree(source, folder / source.name))
     _mutate_entry(target, mutator)
@@ -276,7 +276,7 @@ def entry_diff(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], 
     rng = mutator.rng
     sources = [examples.grown / "mine"]
     if rng.random() < 0.5:
-        sources = sorted(path for path in SHIPPED.iterdir() if path.is_dir())
+        sources = sorted(path.parent for path in SHIPPED.glob("*/entry.json"))
     names = [rng.choice(sources) for _ in range(2)]
     changed = Path(shutil.copytree(names[0], folder / names[0].name))
     _mutate_entry(changed, mutator)
