@@ -33,8 +33,9 @@ from thiefbench.limits import MOST_SEEDS, MOST_THREADS
 from thiefbench.wording import counted
 
 if TYPE_CHECKING:
-    from thiefbench.leaderboard.checking.check import Finding, Subject
+    from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.checking.check_aggregation import AggregationSubject
+    from thiefbench.leaderboard.checking.findings import Finding
     from thiefbench.leaderboard.checking.samples import Sample
     from thiefbench.leaderboard.submit import Submission
     from thiefbench.suite.execution.cell_run import Progress

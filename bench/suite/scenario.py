@@ -255,7 +255,7 @@ class Suite:
     Attributes:
         name, version, about: its name, its version and its purpose.
         task, model, attacks, swarm, rounds, evaluation, averaging, pipeline, experts: of its cells, see `Part`. In a
-            several parts they are the defaults for the parts in YAML, and only `parts` says what runs.
+            suite of several parts they are the defaults for the parts in YAML, and only `parts` says what runs.
         parts: for different swarms and tasks; empty if there is only one part.
         defenses: spec strings; every defense meets every attack.
         placebo: also run every attack's placebo, undefended.

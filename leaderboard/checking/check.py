@@ -7,17 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 from thiefbench.defenses.base import PoolCompletion, Verdict
 from thiefbench.engine.compatibility import check_requirements
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.leaderboard.checking import probes
+from thiefbench.leaderboard.checking.findings import (
+    Finding,
+    RuleBroken,
+    RuleWarning,
+    ask_all,
+    files_are_small,
+    imports_what_it_may,
+)
 from thiefbench.leaderboard.checking.samples import Sample
-from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, POOL
-from thiefbench.leaderboard.isolation.sandbox_paths import files
 from thiefbench.leaderboard.isolation.unconfined import Unconfined
 
 WARN_ABOVE, FAIL_ABOVE = 0.05, 0.5
@@ -27,24 +32,6 @@ ALMOST_NOTHING = 0.1
 """Below this share of stopped poisoned rewarded completions there is a warning. All recipes' attacks count alike."""
 
 Candidate = Isolated | Unconfined
-Status = Literal["ok", "warning", "FAILED"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The answer to one question: the question, its outcome, and what was measured or must change."""
-
-    question: str
-    status: Status
-    detail: str = ""
-
-
-class RuleBroken(Exception):  # noqa: N818  (a finding, not an error)
-    """The defense breaks a rule. Says what is wrong and what to change."""
-
-
-class RuleWarning(Exception):  # noqa: N818  (as above)
-    """Allowed, but probably not intended."""
 
 
 @dataclass
@@ -111,37 +98,7 @@ def check(subject: Subject) -> Iterator[Finding]:
     """
     with suppress(DefenseError):
         warm = subject.make()  # while it lives, others start at once  # noqa: F841
-    for question, ask in QUESTIONS:
-        finding = _asked(question, ask, subject)
-        yield finding
-        if finding.status == "FAILED" and ask in (_is_made, _keeps_the_contract):
-            return
-
-
-def _asked(question: str, ask: Callable[[Subject], str], subject: Subject) -> Finding:
-    try:
-        return Finding(question, "ok", ask(subject))
-    except RuleWarning as doubt:
-        return Finding(question, "warning", str(doubt))
-    except (RuleBroken, DefenseError) as wrong:
-        return Finding(question, "FAILED", str(wrong))
-
-
-# --- without running it ---
-
-
-def _is_small(subject: Subject) -> str:
-    for file in files(subject.spec):
-        if wrong := wrong_size(file):
-            raise RuleBroken(wrong)
-    return ""
-
-
-def _imports_what_it_may(subject: Subject) -> str:
-    for file in files(subject.spec):
-        if wrong := wrong_import(file):
-            raise RuleBroken(wrong)
-    return ""
+    yield from ask_all(QUESTIONS, subject, DefenseError, (_is_made, _keeps_the_contract))
 
 
 # --- the contract ---
@@ -299,8 +256,8 @@ def _is_quick_and_small(subject: Subject) -> str:
 POISON_STOPPED = "poison is stopped"
 
 QUESTIONS: Sequence[tuple[str, Callable[[Subject], str]]] = (
-    ("files are small, weights named by hash", _is_small),
-    ("imports only what is allowed", _imports_what_it_may),
+    ("files are small, weights named by hash", files_are_small("defense")),
+    ("imports only what is allowed", imports_what_it_may("defense")),
     ("can be constructed from its spec string, twice", _is_made),
     ("one valid verdict per completion", _keeps_the_contract),
     ("equal views, equal verdicts", _is_determined),

@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final
 
 import torch
 
-from thiefbench import registry
-from thiefbench.defenses.aggregation.base import Aggregate, Aggregation, AggregationView
-from thiefbench.leaderboard.checking.check import Finding, RuleBroken
-from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
+from thiefbench.defenses.aggregation.base import Aggregation
+from thiefbench.leaderboard.checking.findings import (
+    Finding,
+    RuleBroken,
+    ask_all,
+    files_are_small,
+    imports_what_it_may,
+)
 from thiefbench.leaderboard.isolation.isolated import DefenseError
 from thiefbench.leaderboard.isolation.isolated_aggregation import IsolatedAggregation
 from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, Caps
-from thiefbench.leaderboard.isolation.sandbox_paths import files
+from thiefbench.leaderboard.isolation.unconfined import UnconfinedAggregation
 from thiefbench.testing.contracts.aggregation import AggregationContract, view_of, view_of_round
 
 LONGEST: Final = 2 * 870_000
@@ -47,41 +51,7 @@ class AggregationSubject:
 
     def make(self, hash_seed: int = 0) -> Aggregation:
         """A fresh aggregation, in a fresh process unless `unsafe`; raises DefenseError."""
-        return _InThisProcess(self.spec) if self.unsafe else IsolatedAggregation(self.spec, self.caps, hash_seed)
-
-
-class _InThisProcess(Aggregation):
-    """An aggregation without a sandbox, whose errors are findings as an isolated one's are."""
-
-    name: str  # type: ignore[misc]  # that of the real one
-
-    def __init__(self, spec: str) -> None:
-        self.name = spec
-        try:
-            made = registry.make("defense", spec)
-        except Exception as error:
-            self._fail("making it", error)
-        if not isinstance(made, Aggregation):
-            raise DefenseError(f"{spec} is not a subclass of thiefbench.defenses.aggregation.base.Aggregation")
-        self._own, self.name = made, made.name
-
-    def aggregate(self, view: AggregationView) -> Aggregate:
-        """As the aggregation; raises DefenseError."""
-        try:
-            return self._own.aggregate(view)
-        except Exception as error:
-            self._fail("aggregate", error)
-
-    def state(self) -> dict[str, object]:
-        """As the aggregation."""
-        return self._own.state()
-
-    def restore(self, state: dict[str, object]) -> None:
-        """As the aggregation."""
-        self._own.restore(state)
-
-    def _fail(self, what: str, error: Exception) -> NoReturn:
-        raise DefenseError(f"the aggregation {self.name} failed in {what}: {type(error).__name__}: {error}") from error
+        return UnconfinedAggregation(self.spec) if self.unsafe else IsolatedAggregation(self.spec, self.caps, hash_seed)
 
 
 class _Contract(AggregationContract):
@@ -109,28 +79,7 @@ def check_aggregation(subject: AggregationSubject) -> Iterator[Finding]:
     """
     with suppress(DefenseError):
         warm = subject.make()  # while it lives, others start at once  # noqa: F841
-    for question, ask in AGGREGATION_QUESTIONS:
-        try:
-            finding = Finding(question, "ok", ask(subject))
-        except (RuleBroken, DefenseError) as wrong:
-            finding = Finding(question, "FAILED", str(wrong))
-        yield finding
-        if finding.status == "FAILED" and question in _FIRST:
-            return
-
-
-def _is_small(subject: AggregationSubject) -> str:
-    for file in files(subject.spec):
-        if wrong := wrong_size(file):
-            raise RuleBroken(wrong)
-    return ""
-
-
-def _imports(subject: AggregationSubject) -> str:
-    for file in files(subject.spec):
-        if wrong := wrong_import(file, "aggregation"):
-            raise RuleBroken(wrong)
-    return ""
+    yield from ask_all(AGGREGATION_QUESTIONS, subject, DefenseError, (_is_made, _joins))
 
 
 def _is_made(subject: AggregationSubject) -> str:
@@ -183,15 +132,13 @@ def _is_quick_and_small(subject: AggregationSubject) -> str:
     )
 
 
-_MADE, _CONTRACT = "can be constructed from its spec string, twice", "one vector and one verdict per vector"
-_FIRST = (_MADE, _CONTRACT)
-"""Where one of these fails, the others say nothing."""
+_joins = _kept(AggregationContract.test_one_vector_and_one_verdict_per_vector)
 
 AGGREGATION_QUESTIONS: Sequence[tuple[str, Rule]] = (
-    ("files are small, weights named by hash", _is_small),
-    ("imports only what is allowed", _imports),
-    (_MADE, _is_made),
-    (_CONTRACT, _kept(AggregationContract.test_one_vector_and_one_verdict_per_vector)),
+    ("files are small, weights named by hash", files_are_small("aggregation")),
+    ("imports only what is allowed", imports_what_it_may("aggregation")),
+    ("can be constructed from its spec string, twice", _is_made),
+    ("one vector and one verdict per vector", _joins),
     ("what all agree on is the result", _kept(AggregationContract.test_it_keeps_what_all_agree_on)),
     ("huge, tiny and zero vectors", _kept(AggregationContract.test_extreme_vectors_do_not_raise)),
     ("changes no vector", _kept(AggregationContract.test_it_changes_no_vector)),

@@ -21,12 +21,17 @@ from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.leaderboard.attacking.manifest import granted
-from thiefbench.leaderboard.checking.check import Finding, RuleBroken, RuleWarning
+from thiefbench.leaderboard.checking.findings import (
+    Finding,
+    RuleBroken,
+    RuleWarning,
+    ask_all,
+    files_are_small,
+    imports_what_it_may,
+)
 from thiefbench.leaderboard.checking.samples import RECIPES, SampleRecipe
-from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, CONTROL_ASR
-from thiefbench.leaderboard.isolation.sandbox_paths import files
 from thiefbench.tasks.base import Completion, Sampling, Task
 from thiefbench.zoo.models import resolve
 
@@ -118,30 +123,7 @@ def check_attack(subject: AttackSubject) -> Iterator[Finding]:
     """
     with suppress(AttackError):
         warm = subject.attack  # while it lives, others start at once  # noqa: F841
-    for question, ask in ATTACK_QUESTIONS:
-        try:
-            finding = Finding(question, "ok", ask(subject))
-        except RuleWarning as doubt:
-            finding = Finding(question, "warning", str(doubt))
-        except (RuleBroken, AttackError) as wrong:
-            finding = Finding(question, "FAILED", str(wrong))
-        yield finding
-        if finding.status == "FAILED" and ask in (_is_made, _fits, _submits):
-            return
-
-
-def _is_small(subject: AttackSubject) -> str:
-    for file in files(subject.spec, "attack"):
-        if wrong := wrong_size(file):
-            raise RuleBroken(wrong)
-    return ""
-
-
-def _imports(subject: AttackSubject) -> str:
-    for file in files(subject.spec, "attack"):
-        if wrong := wrong_import(file, "attack"):
-            raise RuleBroken(wrong)
-    return ""
+    yield from ask_all(ATTACK_QUESTIONS, subject, AttackError, (_is_made, _fits, _submits))
 
 
 def _is_made(subject: AttackSubject) -> str:
@@ -244,8 +226,8 @@ def _is_quick_and_small(subject: AttackSubject) -> str:
 
 
 ATTACK_QUESTIONS: Sequence[tuple[str, Callable[[AttackSubject], str]]] = (
-    ("files are small, weights named by hash", _is_small),
-    ("imports only what is allowed", _imports),
+    ("files are small, weights named by hash", files_are_small("attack")),
+    ("imports only what is allowed", imports_what_it_may("attack")),
     ("can be constructed from its spec string, twice", _is_made),
     ("fits a swarm", _fits),
     ("draws a payload from a family", _draws_a_family),

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from thiefbench import provenance
 from thiefbench.engine.heterogeneity import plain
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.leaderboard.checking.check import Finding
+from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.isolation.staging import Staged
 from thiefbench.suite.store.records import BrokenRecordError, Store, read_sealed, write_sealed
 

@@ -5,7 +5,6 @@ They are what the real view grants, counted for the cost that an attack's entry 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from thiefbench.attacks.base import AttackerView, QueryBudgetError, Sampler
 from thiefbench.engine.views.attacker import AttackerPolicy
 from thiefbench.leaderboard.isolation import attack_wire as wire
+from thiefbench.leaderboard.isolation.answer_time import AnswerTime
 from thiefbench.leaderboard.isolation.frames import packed
 from thiefbench.leaderboard.isolation.limits import POOL, Caps
 from thiefbench.leaderboard.isolation.wire import Malformed, number_in, shown
@@ -60,7 +60,7 @@ class TaskAnswers:
 
     def __init__(self, task: Task, items: Sequence[Item], caps: Caps, factor: float = 1.0) -> None:
         self._task, self._items, self._caps, self._factor = task, items, caps, factor
-        self._asked, self._seconds = 0, 0.0
+        self._asked, self._time = 0, AnswerTime(caps.service_seconds * factor, "a round")
 
     def answer(self, question: Mapping[str, Any]) -> list[bytes]:
         """The answer to a question, as a message, or a refusal that says why there is none.
@@ -71,16 +71,13 @@ class TaskAnswers:
         self._asked += 1
         if self._asked > MOST_TASK_QUESTIONS * self._factor:
             raise Malformed(f"more than {MOST_TASK_QUESTIONS * self._factor:,.0f} questions in a round")
-        began = time.monotonic()
         try:
-            message = packed(self._answered(str(shown(question.get("ask"))), question))
+            with self._time.counted():
+                message = packed(self._answered(str(shown(question.get("ask"))), question))
         except (ValueError, QueryBudgetError) as error:
             if isinstance(error, Malformed):
                 raise
             return packed({"refused": str(error)[:300], "as": type(error).__name__})
-        self._seconds += time.monotonic() - began
-        if self._seconds > (most := self._caps.service_seconds * self._factor):
-            raise Malformed(f"questions whose answers took more than {most:g} seconds in a round")
         if (size := sum(map(len, message))) > self._caps.answer:
             return packed({"refused": f"an answer of {size:,} bytes, and at most {self._caps.answer:,} are allowed"})
         return message

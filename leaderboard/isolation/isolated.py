@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, PastRound, Requirement, Verdict
@@ -35,7 +35,44 @@ class DefenseError(Exception):
     """An isolated defense failed, misbehaved or met a limit. One sentence for the user."""
 
 
-class Isolated(Guest, Defense):
+class IsolatedRule(Guest):
+    """What isolated defenses and aggregations share: a state that is plain data, and copies that are other processes.
+
+    A subclass derives from the contract's class too, so that state and copies are its own.
+    """
+
+    fault = DefenseError
+    name: str
+
+    def state(self) -> dict[str, Any]:
+        """As the isolated one; raises DefenseError."""
+        state = self._call("state", {}).get("state")
+        if not isinstance(state, dict):
+            self._fail(f"gave a state that is {type(state).__name__}; a state is a dictionary")
+        if not wire.is_plain(state):
+            self._fail(
+                f"gave a state with NaN, or deeper than {wire.MAX_DEPTH}; a state is JSON, and is stored as such"
+            )
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """As the isolated one; raises DefenseError."""
+        self._call("restore", {"state": state})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copied = type(self).__new__(type(self))
+        copied.__dict__ |= {name: self.__dict__[name] for name in ("spec", "caps", "name", "_host")}
+        copied._begin()
+        if state := self.state():
+            copied.restore(state)
+        return copied
+
+    def _begin(self) -> None:
+        """Start the process."""
+        self._open()
+
+
+class Isolated(IsolatedRule, Defense):
     """A defense whose class is loaded in the sandbox, never here.
 
     Args:
@@ -58,7 +95,6 @@ class Isolated(Guest, Defense):
     """
 
     kind = "defense"
-    fault = DefenseError
     asking = "inspect"
     _sent_history: list[PastRound]
     name: str  # type: ignore[misc]  # of plain defenses a constant of the class, here reported by the process
@@ -98,33 +134,10 @@ class Isolated(Guest, Defense):
         except ValueError:
             self._fail("gave a proof that is no bytes")
 
-    def state(self) -> dict[str, Any]:
-        """As the isolated defense; raises DefenseError."""
-        state = self._call("state", {}).get("state")
-        if not isinstance(state, dict):
-            self._fail(f"gave a state that is {type(state).__name__}; a state is a dictionary")
-        if not wire.is_plain(state):
-            self._fail(
-                f"gave a state with NaN, or deeper than {wire.MAX_DEPTH}; a state is JSON, and is stored as such"
-            )
-        return state
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """As the isolated defense; raises DefenseError."""
-        self._call("restore", {"state": state})
-
     def renew(self) -> None:
         """Construct the defense again in the same process; raises DefenseError."""
         self._call("renew", {})
         self._sent_history = []
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Isolated:
-        copied = type(self).__new__(type(self))
-        copied.__dict__ |= {name: self.__dict__[name] for name in ("spec", "caps", "name", "_host")}
-        copied._begin()
-        if state := self.state():
-            copied.restore(state)
-        return copied
 
     def _begin(self) -> None:
         self._sent_history = []

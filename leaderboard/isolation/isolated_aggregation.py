@@ -8,7 +8,6 @@ The node's model stays on this side: where the aggregation wants to try a vector
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -23,14 +22,15 @@ from thiefbench.defenses.aggregation.base import (
     VectorVerdict,
 )
 from thiefbench.leaderboard.isolation import wire
+from thiefbench.leaderboard.isolation.answer_time import AnswerTime
 from thiefbench.leaderboard.isolation.frames import packed
-from thiefbench.leaderboard.isolation.guest import Guest, host_of
-from thiefbench.leaderboard.isolation.isolated import DefenseError
+from thiefbench.leaderboard.isolation.guest import host_of
+from thiefbench.leaderboard.isolation.isolated import IsolatedRule
 from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, Caps
 from thiefbench.leaderboard.isolation.wire import Malformed
 
 
-class IsolatedAggregation(Guest, Aggregation):
+class IsolatedAggregation(IsolatedRule, Aggregation):
     """An aggregation whose class is loaded in the sandbox, never here.
 
     Args:
@@ -53,7 +53,6 @@ class IsolatedAggregation(Guest, Aggregation):
     """
 
     kind = "aggregation"
-    fault = DefenseError
     asking = "aggregate"
     arrays = 1
     name: str  # type: ignore[misc]  # of plain aggregations a constant of the class, here reported by the process
@@ -61,7 +60,7 @@ class IsolatedAggregation(Guest, Aggregation):
     def __init__(self, spec: str, caps: Caps = AGGREGATION_CAPS, hash_seed: int = 0) -> None:
         self.spec, self.caps, self.name = spec, caps, spec
         self._host = host_of(self.kind, spec, hash_seed)
-        self._open()
+        self._begin()
 
     def aggregate(self, view: AggregationView) -> Aggregate:
         """What the isolated aggregation makes of the vectors; its draws from `view.rng` advance the generator here too.
@@ -85,25 +84,6 @@ class IsolatedAggregation(Guest, Aggregation):
         view.rng.setstate(rng)
         return Aggregate(vector, verdicts)
 
-    def state(self) -> dict[str, Any]:
-        """As the isolated aggregation; raises DefenseError."""
-        state = self._call("state", {}).get("state")
-        if not isinstance(state, dict) or not wire.is_plain(state):
-            self._fail("gave a state that is no JSON; a state is a dictionary of plain data, and is stored as such")
-        return state
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """As the isolated aggregation; raises DefenseError."""
-        self._call("restore", {"state": state})
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> IsolatedAggregation:
-        copied = type(self).__new__(type(self))
-        copied.__dict__ |= {name: self.__dict__[name] for name in ("spec", "caps", "name", "_host")}
-        copied._open()
-        if state := self.state():
-            copied.restore(state)
-        return copied
-
 
 class _Measures:
     """The real view's measures of vectors that an isolated aggregation tries, counted and timed.
@@ -115,7 +95,7 @@ class _Measures:
 
     def __init__(self, view: AggregationView, caps: Caps) -> None:
         self._view, self._caps = view, caps
-        self._questions, self._seconds = 0, 0.0
+        self._questions, self._time = 0, AnswerTime(caps.service_seconds, "an exchange")
 
     def answer(self, question: Mapping[str, Any]) -> list[bytes]:
         """The measure of a vector, as a message.
@@ -131,13 +111,8 @@ class _Measures:
         if not isinstance(what, str) or what not in measures:
             raise Malformed(f"an unknown question, {wire.shown(what)!r}")
         vector = _vector(question["arrays"], self._view, f"a question for the {what} of")
-        began = time.monotonic()
-        value = measures[what](vector)
-        self._seconds += time.monotonic() - began
-        if self._seconds > self._caps.service_seconds:
-            raise Malformed(
-                f"questions whose answers took more than {self._caps.service_seconds:g} seconds in an exchange"
-            )
+        with self._time.counted():
+            value = measures[what](vector)
         return packed({"value": value})
 
 

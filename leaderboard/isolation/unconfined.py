@@ -1,13 +1,14 @@
-"""A defense in this process, under the same rules as an isolated one. Only for trusted code."""
+"""A defense or an aggregation in this process, under the same rules as an isolated one. Only for trusted code."""
 
 from __future__ import annotations
 
 import resource
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from thiefbench import registry
+from thiefbench.defenses.aggregation.base import Aggregate, Aggregation, AggregationView
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
 from thiefbench.leaderboard.isolation import wire
 from thiefbench.leaderboard.isolation.frames import FrameError, packed, unpacked
@@ -15,7 +16,26 @@ from thiefbench.leaderboard.isolation.isolated import DefenseError
 from thiefbench.leaderboard.isolation.limits import CAPS
 
 
-class Unconfined(Defense):
+class _Guarded:
+    """Calls a submission's code, whose errors become one sentence.
+
+    Attributes:
+        kind, name: of the submission, for messages.
+    """
+
+    kind: ClassVar[str]
+    name: str
+
+    def _guarded(self, what: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except (Exception, SystemExit) as error:  # the submission's code may raise anything
+            raise DefenseError(
+                f"the {self.kind} {self.name} failed in {what}: {type(error).__name__}: {error}"
+            ) from error
+
+
+class Unconfined(_Guarded, Defense):
     """As `Isolated`, but without a sandbox and without limits on time and memory.
 
     Args:
@@ -29,6 +49,7 @@ class Unconfined(Defense):
         DefenseError: it cannot be constructed, or wants to see labels.
     """
 
+    kind = "defense"
     name: str  # type: ignore[misc]  # that of the real one
 
     def __init__(self, spec: str) -> None:
@@ -71,8 +92,37 @@ class Unconfined(Defense):
         """As the defense; raises DefenseError."""
         self._guarded("restore", lambda: self._own.restore(state))
 
-    def _guarded(self, what: str, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except (Exception, SystemExit) as error:  # the defense's code may raise anything
-            raise DefenseError(f"the defense {self.name} failed in {what}: {type(error).__name__}: {error}") from error
+
+class UnconfinedAggregation(_Guarded, Aggregation):
+    """As `IsolatedAggregation`, but without a sandbox and without limits.
+
+    Args:
+        spec: its spec string.
+
+    Raises:
+        DefenseError: it cannot be constructed, or is no aggregation.
+    """
+
+    kind = "aggregation"
+    name: str  # type: ignore[misc]  # that of the real one
+
+    def __init__(self, spec: str) -> None:
+        self.name = spec
+        made = self._guarded("making it", lambda: registry.make("defense", spec))
+        if not isinstance(made, Aggregation):
+            raise DefenseError(f"{spec} is not a subclass of thiefbench.defenses.aggregation.base.Aggregation")
+        self._own, self.name = made, made.name
+
+    def aggregate(self, view: AggregationView) -> Aggregate:
+        """As the aggregation; raises DefenseError."""
+        joined: Aggregate = self._guarded("aggregate", lambda: self._own.aggregate(view))
+        return joined
+
+    def state(self) -> dict[str, Any]:
+        """As the aggregation; raises DefenseError."""
+        state: dict[str, Any] = self._guarded("state", self._own.state)
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """As the aggregation; raises DefenseError."""
+        self._guarded("restore", lambda: self._own.restore(state))

@@ -11,6 +11,7 @@ import numpy as np
 from thiefbench.defenses.answer_keys import PublicSet, public_of
 from thiefbench.defenses.base import DefenderView
 from thiefbench.leaderboard.isolation import wire
+from thiefbench.leaderboard.isolation.answer_time import AnswerTime
 from thiefbench.leaderboard.isolation.frames import Array, packed
 from thiefbench.leaderboard.isolation.limits import POOL, Caps
 from thiefbench.leaderboard.isolation.wire import Malformed
@@ -31,8 +32,8 @@ class Services:
 
     def __init__(self, view: DefenderView, caps: Caps) -> None:
         self._view, self._caps = view, caps
-        self._questions, self._seconds = 0, 0.0
         self._factor = max(1.0, len(view.completions) / POOL)
+        self._questions, self._time = 0, AnswerTime(caps.service_seconds * self._factor, "a round")
         policy = view.policy
         self._measures: dict[str, Callable[..., list[Any]]] = {
             "token_logprobs": policy.token_logprobs, "ranks": policy.ranks, "in_support": policy.in_support,
@@ -49,10 +50,8 @@ class Services:
         if self._questions > self._caps.questions * self._factor:
             raise Malformed(f"more than {self._caps.questions * self._factor:.0f} questions in a round; ask for many "
                             "completions at once")  # fmt: skip
-        began = time.monotonic()
-        parts = self._answered(question)
-        self._seconds += time.monotonic() - began
-        self._check_time(0.0)
+        with self._time.counted():
+            parts = self._answered(question)
         if (size := sum(map(len, parts))) > self._caps.answer:
             refusal = (
                 f"an answer of {size:,} bytes, and at most {self._caps.answer:,} are allowed; ask for less at once"
@@ -83,14 +82,8 @@ class Services:
         rewards, began = list[float](), time.monotonic()
         for start in range(0, len(texts), _SCORED_AT_ONCE):
             rewards += public.rewards(item_id, key, texts[start : start + _SCORED_AT_ONCE])
-            self._check_time(time.monotonic() - began)
+            self._time.check(time.monotonic() - began)
         return rewards
-
-    def _check_time(self, more: float) -> None:
-        """Raise Malformed if the answers so far, and `more` seconds of the one that is being given, took too long."""
-        most = self._caps.service_seconds * self._factor
-        if self._seconds + more > most:
-            raise Malformed(f"questions whose answers took more than {most:g} seconds in a round")
 
     def _measured(self, what: str, question: Mapping[str, Any]) -> list[bytes]:
         completions = wire.asked_in(question.get("completions"), self._view)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from thiefbench import registry
-from thiefbench.leaderboard.checking.check import Finding, Status
+from thiefbench.leaderboard.checking.findings import Finding, Status
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.entry_validation import other_version
 from thiefbench.leaderboard.isolation.isolated import DefenseError

@@ -36,8 +36,9 @@ from thiefbench.engine.keys import new_secret
 from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard.aggregating import built_in, exchanges_weights
 from thiefbench.leaderboard.cell_scores import CellScores
-from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, RuleBroken, Subject
+from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, Subject
 from thiefbench.leaderboard.checking.check_aggregation import AGGREGATION_QUESTIONS, AggregationSubject
+from thiefbench.leaderboard.checking.findings import RuleBroken
 from thiefbench.leaderboard.checking.samples import Sample
 from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
 from thiefbench.leaderboard.deliveries import check_alike, check_made_alike, delivered

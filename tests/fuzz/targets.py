@@ -34,7 +34,7 @@ from thiefbench.engine.spec import SwarmSpec
 from thiefbench.errors import UserError
 from thiefbench.leaderboard import archive, entry_validation, rows, submit
 from thiefbench.leaderboard.cell_scores import Scores, trimmed
-from thiefbench.leaderboard.checking.check import Finding
+from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.entry import Entry, read_entry
 from thiefbench.leaderboard.entry_differences import difference
 from thiefbench.leaderboard.manifest import Numerics

@@ -20,7 +20,8 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.reward_judge import RewardJudgeSpec
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.leaderboard.checking import probes
-from thiefbench.leaderboard.checking.check import QUESTIONS, Finding, Subject, check
+from thiefbench.leaderboard.checking.check import QUESTIONS, Subject, check
+from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.checking.samples import JUDGED, RECIPES, SENT, Sample, SampleRecipe, recipes_for, sample_of
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS

@@ -34,7 +34,7 @@ from tests.leaderboard.verification.test_verify import CAREFUL, SECRET
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.leaderboard import published as published_module
 from thiefbench.leaderboard import referring, submit
-from thiefbench.leaderboard.checking.check import Finding
+from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.published import Published, PublishedCell, published_sets
 from thiefbench.leaderboard.site.board import board as site_board

@@ -35,7 +35,7 @@ from thiefbench.engine.keys import SECRET_BYTES, secret_seed
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.cell_scores import CellScores, Scores
-from thiefbench.leaderboard.checking.check import Finding
+from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.entry import write_entry
 from thiefbench.leaderboard.isolation.limits import CAPS
 from thiefbench.leaderboard.manifest import Manifest

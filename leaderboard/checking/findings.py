@@ -1,0 +1,92 @@
+"""Questions about a submission, and what is found: shared by the checks of defenses, aggregations and attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
+from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files
+
+Status = Literal["ok", "warning", "FAILED"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer to one question: the question, its outcome, and what was measured or must change."""
+
+    question: str
+    status: Status
+    detail: str = ""
+
+
+class RuleBroken(Exception):  # noqa: N818  (a finding, not an error)
+    """The submission breaks a rule. Says what is wrong and what to change."""
+
+
+class RuleWarning(Exception):  # noqa: N818  (as above)
+    """Allowed, but probably not intended."""
+
+
+class Submitted(Protocol):
+    """What is checked."""
+
+    @property
+    def spec(self) -> str:
+        """Its spec string."""
+
+
+Subject = TypeVar("Subject")
+Ask = Callable[[Subject], str]
+"""Answers a question about a subject; raises RuleBroken or RuleWarning."""
+
+
+def ask_all(
+    questions: Sequence[tuple[str, Ask[Subject]]],
+    subject: Subject,
+    fault: type[Exception],
+    first: Collection[Ask[Subject]],
+) -> Iterator[Finding]:
+    """Ask all questions, in order; stop if one of the `first` fails, because the others then say nothing.
+
+    Args:
+        questions: each with the function that answers it.
+        subject: what they are about.
+        fault: what the isolated submission raises for whatever it does wrong; a finding like a broken rule.
+        first: the functions of the questions without which nothing else can be asked.
+    """
+    for question, ask in questions:
+        try:
+            finding = Finding(question, "ok", ask(subject))
+        except RuleWarning as doubt:
+            finding = Finding(question, "warning", str(doubt))
+        except (RuleBroken, fault) as wrong:
+            finding = Finding(question, "FAILED", str(wrong))
+        yield finding
+        if finding.status == "FAILED" and ask in first:
+            return
+
+
+def files_are_small(kind: Guests) -> Ask[Submitted]:
+    """A question: whether the files of a submission keep within the limits."""
+
+    def ask(subject: Submitted) -> str:
+        for file in files(subject.spec, kind):
+            if wrong := wrong_size(file):
+                raise RuleBroken(wrong)
+        return ""
+
+    return ask
+
+
+def imports_what_it_may(kind: Guests) -> Ask[Submitted]:
+    """A question: whether the files of a submission import only what is allowed."""
+
+    def ask(subject: Submitted) -> str:
+        for file in files(subject.spec, kind):
+            if wrong := wrong_import(file, kind):
+                raise RuleBroken(wrong)
+        return ""
+
+    return ask
