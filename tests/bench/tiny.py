@@ -98,6 +98,17 @@ def cells(of: Suite) -> list[CellSpec]:
     return of.cells("cpu", "float32", 1)
 
 
+def cell(of: Suite, role: str = "attack") -> CellSpec:
+    """The suite's first cell in a role."""
+    return next(spec for spec in cells(of) if spec.role == role)
+
+
+def stored(of: Suite, store: Path, table: str) -> list[bytes]:
+    """What the cells of a suite have stored, beside their records: completions, and another table."""
+    folders = [Store(store).cell(identify(identity(spec))).path for spec in cells(of)]
+    return [(folder / name).read_bytes() for folder in folders for name in ("completions.parquet", table)]
+
+
 def opened_cell(of: Suite, store: Path) -> tuple[CellSpec, Record, CellDir]:
     """The one cell of a suite that ran without an error."""
     (spec,) = cells(of)
@@ -117,6 +128,20 @@ def stopped_and_resumed(of: Suite, folder: Path, times: int = 2) -> None:
     (again,) = run(of, folder / "parts")
     assert again.provenance["ended"] == "resumed"
     same(of, folder / "parts", folder / "whole")
+
+
+def whole_and_stopped(of: Suite, folder: Path, table: str) -> None:
+    """Run a suite of several cells whole, and again with stops at several places; both leave the same bytes."""
+    run(of, folder / "whole")
+    stops = 0
+    for stop_after in (3, 2, 4, 100):
+        try:
+            run(of, folder / "stopped", Watcher(stop_after))
+        except KeyboardInterrupt:
+            stops += 1
+    assert stops >= 2
+    same(of, folder / "whole", folder / "stopped")
+    assert stored(of, folder / "whole", table) == stored(of, folder / "stopped", table)
 
 
 def cut(path: Path) -> None:

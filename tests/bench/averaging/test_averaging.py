@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tests.bench import tiny
-from tests.bench.tiny import Watcher
 from thiefbench.averaging.spec import AveragingSpec
 from thiefbench.averaging.swarm import AveragingSwarm, flat
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
@@ -40,24 +39,14 @@ def suite(*defenses: str, method: str = "noloco", every: int = 1, **changes: Any
     return Suite(**(fields | changes))
 
 
-def cell(of: Suite, role: str = "attack") -> CellSpec:
-    return next(spec for spec in tiny.cells(of) if spec.role == role)
-
-
 def swarm(of: Suite, role: str = "attack") -> AveragingSwarm:
-    built = build_swarm(cell(of, role))
+    built = build_swarm(tiny.cell(of, role))
     assert isinstance(built, AveragingSwarm)
     return built
 
 
 def weights(of: AveragingSwarm) -> list[torch.Tensor]:
     return [flat(cohort.masters) for cohort in of.population.cohorts]
-
-
-def files(store: Path, of: Suite) -> list[bytes]:
-    """What the cells of a suite have stored, beside their records."""
-    folders = [Store(store).cell(identify(identity(spec))).path for spec in tiny.cells(of)]
-    return [(folder / name).read_bytes() for folder in folders for name in ("completions.parquet", "exchanges.parquet")]
 
 
 @pytest.mark.parametrize("method", ["mean", "diloco"])
@@ -132,23 +121,14 @@ def test_weights_that_overflow_end_the_cell_in_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rule", ["none", f"{PARITY}:Broken"])
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path, method: str, rule: str) -> None:
     of = suite(rule, method=method, every=2, rounds=5)
-    tiny.run(of, tmp_path / "whole")
-    stops = 0
-    for stop_after in (3, 2, 4, 100):
-        try:
-            tiny.run(of, tmp_path / "stopped", Watcher(stop_after))
-        except KeyboardInterrupt:
-            stops += 1
-    assert stops >= 2
-    tiny.same(of, tmp_path / "whole", tmp_path / "stopped")
-    assert files(tmp_path / "whole", of) == files(tmp_path / "stopped", of)
+    tiny.whole_and_stopped(of, tmp_path, "exchanges.parquet")
 
 
 def test_a_record_says_what_was_exchanged(tmp_path: Path) -> None:
     of = suite("none", f"{PARITY}:Broken", method="diloco")
     records = tiny.run(of, tmp_path)
     by_rule = {record.cell["defense"]: record for record in records if record.cell["role"] == "attack"}
-    parameters = sum(weight.numel() for weight in build_swarm(cell(of)).policy.weights().values())
+    parameters = sum(weight.numel() for weight in build_swarm(tiny.cell(of)).policy.weights().values())
     plain, broken = by_rule["none"], by_rule[f"{PARITY}:Broken"]
     assert plain.scores["vector_stop_rate"].value == 0 and plain.scores["vector_stop_rate"].count == 6
     assert broken.scores["vector_stop_rate"].value == broken.scores["vector_false_rejection_rate"].value == 1
@@ -169,8 +149,10 @@ def test_joined_stores_keep_what_was_exchanged(tmp_path: Path) -> None:
     of = suite(method="diloco", rounds=1)
     tiny.run(of, tmp_path / "a")
     merge([tmp_path / "a"], tmp_path / "joined")
-    assert files(tmp_path / "a", of) == files(tmp_path / "joined", of)
-    damaged = Store(tmp_path / "a").cell(identify(identity(cell(of)))).exchanges_path
+    assert tiny.stored(of, tmp_path / "a", "exchanges.parquet") == tiny.stored(
+        of, tmp_path / "joined", "exchanges.parquet"
+    )
+    damaged = Store(tmp_path / "a").cell(identify(identity(tiny.cell(of)))).exchanges_path
     tiny.flip(damaged)
     with pytest.raises(MergeError, match="is not what its record says"):
         merge([tmp_path / "a"], tmp_path / "again")
@@ -185,9 +167,9 @@ def test_a_halved_exchange_of_noloco_sends_two_vectors_once() -> None:
 
 
 def test_what_exchanges_completions_keeps_its_identity() -> None:
-    plain = cell(suite(averaging=None, attacks=(tiny.ATTACK,)))
+    plain = tiny.cell(suite(averaging=None, attacks=(tiny.ATTACK,)))
     assert "averaging" not in plain.as_dict() and "averaging_revision" not in identity(plain)
-    averaging = cell(suite())
+    averaging = tiny.cell(suite())
     assert averaging.as_dict()["averaging"]["method"] == "noloco"
     assert len(identity(averaging)["averaging_revision"]) == 16
     assert CellSpec.from_dict(averaging.as_dict()) == averaging

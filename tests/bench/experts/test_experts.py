@@ -42,12 +42,8 @@ def suite(experts: ExpertsSpec | None = CLASSIFIER, **changes: Any) -> Suite:
     return Suite(**(fields | changes))
 
 
-def cell(of: Suite, role: str = "attack") -> CellSpec:
-    return next(spec for spec in tiny.cells(of) if spec.role == role)
-
-
 def swarm(of: Suite, role: str = "attack") -> ExpertSwarm:
-    built = build_swarm(cell(of, role))
+    built = build_swarm(tiny.cell(of, role))
     assert isinstance(built, ExpertSwarm)
     return built
 
@@ -73,7 +69,7 @@ def test_only_the_expert_of_the_malicious_nodes_domain_is_poisoned() -> None:
 
 def test_one_model_together_is_what_the_engines_classes_come_to() -> None:
     """Two classes of one model that learn from one pool end with equal weights; together, these are kept once."""
-    together, plain = swarm(suite(TOGETHER), "control"), build_swarm(cell(suite(None), "control"))
+    together, plain = swarm(suite(TOGETHER), "control"), build_swarm(tiny.cell(suite(None), "control"))
     for number in (1, 2):
         together.round(number)
         plain.round(number)
@@ -99,7 +95,7 @@ def test_the_classifier_sends_every_question_to_its_expert() -> None:
 def test_equal_experts_answer_as_one_of_them(weighting: str, evidence: str) -> None:
     """Before the first round both experts hold the same weights, so all weightings draw the same answers."""
     experts = ExpertsSpec(weighting=weighting, evidence=evidence)  # type: ignore[arg-type]
-    mixed, plain = swarm(suite(experts)), build_swarm(cell(suite(None)))
+    mixed, plain = swarm(suite(experts)), build_swarm(tiny.cell(suite(None)))
     assert [row.ids for row in mixed.evaluate(0, 32).rows] == [row.ids for row in plain.evaluate(0, 32).rows]
 
 
@@ -154,9 +150,9 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path, experts: Expert
 
 
 def test_other_cells_keep_their_identity() -> None:
-    plain = cell(suite(None))
+    plain = tiny.cell(suite(None))
     assert "experts" not in plain.as_dict() and "experts_revision" not in identity(plain)
-    of_experts = cell(suite())
+    of_experts = tiny.cell(suite())
     assert of_experts.as_dict()["experts"]["weighting"] == "classifier"
     assert len(identity(of_experts)["experts_revision"]) == 16
     assert CellSpec.from_dict(of_experts.as_dict()) == of_experts
@@ -165,7 +161,7 @@ def test_other_cells_keep_their_identity() -> None:
 
 
 def test_the_start_evaluation_is_shared_only_where_answers_are_the_same() -> None:
-    starts = [cell(suite(each)).start for each in (CLASSIFIER, ExpertsSpec(weighting="average"), TOGETHER)]
+    starts = [tiny.cell(suite(each)).start for each in (CLASSIFIER, ExpertsSpec(weighting="average"), TOGETHER)]
     assert starts[0] != starts[1] != starts[2] != starts[0]
 
 
@@ -222,7 +218,7 @@ def test_what_experts_do_not_support_is_refused() -> None:
     with pytest.raises(SpecError, match="pools of experts cannot be replayed"):
         suite(replayed=("blacklist",))
     with pytest.raises(SpecError, match="rehearses, which a swarm of experts does not support"):
-        build_swarm(cell(suite(attacks=(tiny.REHEARSES,))))
+        build_swarm(tiny.cell(suite(attacks=(tiny.REHEARSES,))))
 
 
 def test_a_suite_file_can_ask_for_it(tmp_path: Path) -> None:

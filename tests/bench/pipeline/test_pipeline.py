@@ -12,7 +12,6 @@ import torch
 
 from tests.bench import tiny
 from tests.bench.averaging.test_averaging import PARITY
-from tests.bench.tiny import Watcher
 from thiefbench.engine.learning.cohort import DivergedError
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
@@ -45,20 +44,10 @@ def suite(*defenses: str, **changes: Any) -> Suite:
     return Suite(**(fields | changes))
 
 
-def cell(of: Suite, role: str = "attack") -> CellSpec:
-    return next(spec for spec in tiny.cells(of) if spec.role == role)
-
-
 def swarm(of: Suite, role: str = "attack") -> PipelineSwarm:
-    built = build_swarm(cell(of, role))
+    built = build_swarm(tiny.cell(of, role))
     assert isinstance(built, PipelineSwarm)
     return built
-
-
-def stored(store: Path, of: Suite) -> list[bytes]:
-    """What the cells of a suite have stored, beside their records."""
-    folders = [Store(store).cell(identify(identity(spec))).path for spec in tiny.cells(of)]
-    return [(folder / name).read_bytes() for folder in folders for name in ("completions.parquet", "stages.parquet")]
 
 
 def weights(of: Swarm) -> dict[str, torch.Tensor]:
@@ -68,10 +57,13 @@ def weights(of: Swarm) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("microbatches", [1, 3])
 def test_an_honest_pipeline_learns_as_a_whole_model(microbatches: int) -> None:
     of = suite(microbatches=microbatches)
-    line, whole = swarm(of, "control"), build_swarm(replace(cell(of, "control"), pipeline=None, attack=tiny.ATTACK))
+    line, whole = (
+        swarm(of, "control"),
+        build_swarm(replace(tiny.cell(of, "control"), pipeline=None, attack=tiny.ATTACK)),
+    )
     rows = [each.round(1).rows for each in (line, whole)]
     assert [row.ids for row in rows[0]] == [row.ids for row in rows[1]], "sampling passes all stages"
-    start = weights(build_swarm(cell(of, "control")))
+    start = weights(build_swarm(tiny.cell(of, "control")))
     moved = {name: tensor - start[name] for name, tensor in weights(line).items()}
     assert sum(float(each.norm()) for each in moved.values()) > 0.1
     for name, tensor in weights(whole).items():
@@ -236,16 +228,7 @@ def test_what_an_attack_gets_wrong_is_said(attack: str, error: type[Exception], 
 )
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path, check: str) -> None:
     of = suite(check, rounds=5, skip=0.25, losses=0.3, microbatches=2)
-    tiny.run(of, tmp_path / "whole")
-    stops = 0
-    for stop_after in (3, 2, 4, 100):
-        try:
-            tiny.run(of, tmp_path / "stopped", Watcher(stop_after))
-        except KeyboardInterrupt:
-            stops += 1
-    assert stops >= 2
-    tiny.same(of, tmp_path / "whole", tmp_path / "stopped")
-    assert stored(tmp_path / "whole", of) == stored(tmp_path / "stopped", of)
+    tiny.whole_and_stopped(of, tmp_path, "stages.parquet")
 
 
 def test_a_record_says_what_became_of_the_stages(tmp_path: Path) -> None:
@@ -268,10 +251,10 @@ def test_a_record_says_what_became_of_the_stages(tmp_path: Path) -> None:
 
 
 def test_a_report_names_the_stages() -> None:
-    shown = dict(facts(cell(suite(skip=0.25, losses=0.05)).as_dict()))
+    shown = dict(facts(tiny.cell(suite(skip=0.25, losses=0.05)).as_dict()))
     assert shown["Pipeline"] == "4 stages, of which number 2 is malicious"
     assert shown["Update"] == "in 4 microbatches, each of which skips 25\u00a0% of the stages; 5\u00a0% losses a round"
-    assert "Pipeline" not in dict(facts(cell(tiny.suite()).as_dict()))
+    assert "Pipeline" not in dict(facts(tiny.cell(tiny.suite()).as_dict()))
 
 
 def _folder(store: Path, record: Record) -> Path:
@@ -310,16 +293,16 @@ def test_joined_stores_keep_what_became_of_the_stages(tmp_path: Path) -> None:
     of = suite(rounds=1)
     tiny.run(of, tmp_path / "a")
     merge([tmp_path / "a"], tmp_path / "joined")
-    assert stored(tmp_path / "a", of) == stored(tmp_path / "joined", of)
-    tiny.flip(Store(tmp_path / "a").cell(identify(identity(cell(of)))).stages_path)
+    assert tiny.stored(of, tmp_path / "a", "stages.parquet") == tiny.stored(of, tmp_path / "joined", "stages.parquet")
+    tiny.flip(Store(tmp_path / "a").cell(identify(identity(tiny.cell(of)))).stages_path)
     with pytest.raises(MergeError, match="is not what its record says"):
         merge([tmp_path / "a"], tmp_path / "again")
 
 
 def test_what_is_no_pipeline_keeps_its_identity() -> None:
-    plain = cell(tiny.suite())
+    plain = tiny.cell(tiny.suite())
     assert "pipeline" not in plain.as_dict() and "pipeline_revision" not in identity(plain)
-    piped = cell(suite())
+    piped = tiny.cell(suite())
     assert piped.as_dict()["pipeline"]["stages"] == 4 and len(identity(piped)["pipeline_revision"]) == 16
     assert CellSpec.from_dict(piped.as_dict()) == piped
     assert suite().fingerprint() != suite(skip=0.25).fingerprint()
