@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,39 +35,119 @@ SHOWABLE: tuple[Literal["attack", "defense", "task"], ...] = ("attack", "defense
 """What `show` can show."""
 
 
-def _kind_argument(kinds: Sequence[str], about: str) -> typer.models.ArgumentInfo:
-    """An argument that is one of some kinds, in the singular or the plural; a misspelt one gets a suggestion."""
+SHOWN_AS: Mapping[str, Literal["attack", "defense", "task"]] = {
+    "attacks": "attack", "weight_attacks": "attack", "stage_attacks": "attack", "defenses": "defense",
+    "aggregations": "defense", "stage_checks": "defense", "tasks": "task",
+}  # fmt: skip
+"""What `show` calls the plugins that `list` lists under the key."""
 
-    def check(typed: str) -> str:
-        from thiefbench import registry
 
-        plain = typed.lower().replace("-", "_").removesuffix("s")
-        for kind in kinds:
-            if kind.removesuffix("s") == plain:
-                return kind
-        for named in SHOWABLE:
-            if typed in registry.names(named):
-                what = f"{'an' if named == 'attack' else 'a'} {named}"
-                raise UsageError(f"{typed} is the name of {what}; write thiefbench show {named} {typed}")
-        raise UsageError(f"there is no kind {printable(typed)!r}; {nearest(typed, kinds)}known: {', '.join(kinds)}")
+def _kind_named(typed: str, kinds: Sequence[str]) -> str | None:
+    """The kind that was typed in the singular or the plural; None if it is none of them."""
+    plain = typed.lower().replace("-", "_").removesuffix("s")
+    return next((kind for kind in kinds if kind.removesuffix("s") == plain), None)
 
-    def complete(incomplete: str) -> list[str]:
-        return [kind for kind in kinds if kind.startswith(incomplete)]
 
-    help_ = f"{about}: {', '.join(kinds[:-1])} or {kinds[-1]}."
-    argument: typer.models.ArgumentInfo = typer.Argument(
-        callback=check, autocompletion=complete, metavar="KIND", help=help_
+def _checked_kind(typed: str, kinds: Sequence[str]) -> str:
+    """Like `_kind_named`.
+
+    Raises:
+        UsageError: it is none of them; with a suggestion.
+    """
+    if kind := _kind_named(typed, kinds):
+        return kind
+    if named := [kind for kind in SHOWABLE if typed in _names_shown_as(kind)]:
+        what = f"{'an' if named[0] == 'attack' else 'a'} {named[0]}"
+        raise UsageError(f"{typed} is the name of {what}; write thiefbench show {named[0]} {typed}")
+    raise UsageError(f"there is no kind {printable(typed)!r}; {nearest(typed, kinds)}known: {', '.join(kinds)}")
+
+
+def _names_shown_as(kind: Literal["attack", "defense", "task"]) -> list[str]:
+    """The names of all plugins that `show` shows as one kind."""
+    from thiefbench import registry
+
+    listed: list[registry.Kind] = [each.removesuffix("s") for each, as_ in SHOWN_AS.items() if as_ == kind]  # type: ignore[misc]
+    return [name for each in listed for name in registry.names(each)]
+
+
+def _complete_kind(incomplete: str) -> list[str]:
+    return [kind for kind in LISTABLE if kind.startswith(incomplete)]
+
+
+def _complete_kind_or_name(incomplete: str) -> list[str]:
+    """What `show` may begin with."""
+    known = [*SHOWABLE, *sorted({name for kind in SHOWABLE for name in _names_shown_as(kind)})]
+    return [each for each in known if each.startswith(incomplete)]
+
+
+def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The names of plugins of the kind that was typed before, for `list` and `show`."""
+    from thiefbench import registry
+    from thiefbench.zoo.models import BUILT_IN
+
+    typed = str(ctx.params.get("kind"))
+    if ctx.info_name == "show":
+        shown = _kind_named(typed, SHOWABLE)
+        names = _names_shown_as(shown) if shown else []  # type: ignore[arg-type]  # of the same words
+    else:
+        kind = _kind_named(typed, LISTABLE)
+        names = list(BUILT_IN) if kind == "models" else registry.names(kind.removesuffix("s")) if kind else []  # type: ignore[arg-type]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _kind_of(spec: str) -> Literal["attack", "defense", "task"]:
+    """The kind of a plugin that was typed without it.
+
+    Raises:
+        UsageError: the name is that of plugins of several kinds, of something that is no plugin, or of nothing.
+    """
+    from thiefbench import registry
+    from thiefbench.zoo.models import BUILT_IN
+
+    if shown := _kind_named(spec, SHOWABLE):
+        raise UsageError(f"name {'an' if shown == 'attack' else 'a'} {shown}; thiefbench list {shown}s lists them")
+    name = re.split(r"[(+]", spec)[0].strip()
+    kinds = [kind for kind in SHOWABLE if name in _names_shown_as(kind)]
+    if len(kinds) == 1:
+        return kinds[0]
+    if kinds:
+        raise UsageError(f"{name} is the name of more than one plugin; write thiefbench show {'|'.join(kinds)} {name}")
+    if registry.reads_like_class(name):
+        raise UsageError(f"say what {printable(name)} is: write thiefbench show {'|'.join(SHOWABLE)} {printable(name)}")
+    if name in registry.names("suite"):
+        raise UsageError(f"{name} is a suite; thiefbench run {name} --plan shows what it holds")
+    if name in BUILT_IN:
+        raise UsageError(f"{name} is a model; thiefbench list models says what it does")
+    known = [each for kind in SHOWABLE for each in _names_shown_as(kind)]
+    raise UsageError(
+        f"there is no attack, defense or task named {printable(name)!r}; {nearest(name, known)}"
+        "thiefbench list attacks|defenses|tasks lists them"
     )
-    return argument
 
 
-@app.command("list")
-def list_(kind: Annotated[str, _kind_argument(LISTABLE, "What to list")], as_json: JsonOption = False) -> None:
+@app.command("list", no_args_is_help=True)
+def list_(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            callback=lambda typed: _checked_kind(typed, LISTABLE), autocompletion=_complete_kind, metavar="KIND",
+            help=f"What to list: {', '.join(LISTABLE[:-1])} or {LISTABLE[-1]}.",
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Only this one, with its arguments.", autocompletion=_complete_name),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
     """List what is installed, third-party plugins included."""
     from rich.table import Table
 
     from thiefbench import registry
 
+    if name is not None and kind in SHOWN_AS:
+        _show(SHOWN_AS[kind], name, as_json)
+        return
     if kind == "models":
         from thiefbench.zoo.models import BUILT_IN
 
@@ -74,40 +155,49 @@ def list_(kind: Annotated[str, _kind_argument(LISTABLE, "What to list")], as_jso
     else:
         plugins: registry.Kind = kind.removesuffix("s")  # type: ignore[assignment]
         summaries = {name: registry.summary(plugins, name) for name in registry.names(plugins)}
+    if name is not None:
+        if name not in summaries:
+            known = f"{nearest(name, summaries)}known: {', '.join(summaries)}"
+            raise UsageError(f"there is no {kind.removesuffix('s')} named {printable(name)!r}; {known}")
+        summaries = {name: summaries[name]}
     if as_json:
-        print_json({kind: [{"name": name, "summary": summary} for name, summary in summaries.items()]})
+        print_json({kind: [{"name": each, "summary": about} for each, about in summaries.items()]})
         return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, summary in summaries.items():
-        table.add_row(f"[bold]{name}[/bold]", escaped(summary))
-    if kind == "models":
+    for each, summary in summaries.items():
+        table.add_row(f"[bold]{each}[/bold]", escaped(summary))
+    if kind == "models" and name is None:
         table.add_row("any other", "give --model a local directory or a hub name")
     out.print(table)
-    if kind not in ("models", "suites") and out.is_terminal:
-        shown_as = {
-            "aggregations": "defense", "stage_checks": "defense", "weight_attacks": "attack", "stage_attacks": "attack"
-        }  # fmt: skip
-        err.print(f"\nFor arguments and needs: thiefbench show {shown_as.get(kind, kind.removesuffix('s'))} NAME")
+    if kind in SHOWN_AS and out.is_terminal:
+        err.print(f"\nFor arguments and needs: thiefbench show {SHOWN_AS[kind]} NAME")
 
 
-def _complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names of plugins of the kind that was typed before."""
-    from thiefbench import registry
-
-    kinds: dict[str, registry.Kind] = {"attack": "attack", "defense": "defense", "task": "task"}
-    kind = kinds.get(str(ctx.params.get("kind")))
-    return [name for name in registry.names(kind) if name.startswith(incomplete)] if kind else []
-
-
-@app.command()
+@app.command(no_args_is_help=True)
 def show(
-    kind: Annotated[str, _kind_argument(SHOWABLE, "What it is")],
-    spec: Annotated[
-        str, typer.Argument(help="Its name, or mine.py:Mine; with arguments or without.", autocompletion=_complete_name)
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="[KIND]", autocompletion=_complete_kind_or_name,
+            help="What it is: attack, defense or task. May be left out before an installed one's name.",
+        ),
     ],
+    spec: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SPEC", help="Its name, or mine.py:Mine; with arguments or without.", autocompletion=_complete_name
+        ),
+    ] = None,
     as_json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Show what an attack, defense or task does, its arguments with defaults, its needs and its source file."""
+    if spec is None:
+        _show(_kind_of(kind), kind, as_json)
+    else:
+        _show(_checked_kind(kind, SHOWABLE), spec, as_json)
+
+
+def _show(kind: str, spec: str, as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 

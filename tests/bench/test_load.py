@@ -78,6 +78,22 @@ class TestTables:
         assert (nothing.cells.num_rows, nothing.completions.num_rows) == (0, 0)
         assert nothing.completions.schema == COMPLETIONS
 
+    def test_a_condition_that_is_none_is_one_sentence(self, store: Path) -> None:
+        with pytest.raises(UserError, match=r"^where takes a pyarrow expression, .*, not \"defense == 'none'\"$"):
+            thiefbench.load(store).where("defense == 'none'")  # type: ignore[arg-type]
+        with pytest.raises(UserError) as caught:
+            thiefbench.load(store).where(pc.field("defence") == "none")
+        assert str(caught.value).startswith("No match for FieldRef.Name(defence); the condition may use the columns ")
+        assert "defense" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_shown_as_one_line(self, tmp_path: Path) -> None:
+        kept = sampled.store(tmp_path, completions=4)
+        what = f"<thiefbench results of {tmp_path}: "
+        assert repr(thiefbench.load(tmp_path)) == f"{what}4 cells; see .cells and .completions>"
+        kept.cell(kept.records()[0].cell_id).record_path.unlink()
+        assert repr(thiefbench.load(tmp_path)) == f"{what}3 cells, 1 more unfinished; see .cells and .completions>"
+
     def test_a_failed_cell_has_its_error_and_no_completions(self, tmp_path: Path) -> None:
         def says(cell: handmade.CellSpec) -> handmade.Numbers:
             return (
@@ -147,15 +163,26 @@ class TestFiles:
 
 
 class TestStoresThatCannotBeLoaded:
-    @pytest.mark.parametrize("there", [False, True])
-    def test_an_empty_one(self, tmp_path: Path, there: bool) -> None:
-        if there:
-            (tmp_path / "store/cells").mkdir(parents=True)
+    @pytest.mark.parametrize(
+        ("there", "said"),
+        [
+            ("nothing", "does not exist; name the folder of a store, which thiefbench run filled"),
+            ("a file", "is a file; name the folder of a store, which thiefbench run filled"),
+            ("a folder", "holds no finished cell; name a store that thiefbench run filled"),
+            ("a run", "holds 1 unfinished cell and no finished one; run the suite again, which continues them"),
+        ],
+    )
+    def test_nothing_to_load(self, tmp_path: Path, there: str, said: str) -> None:
+        path = tmp_path / "store"
+        if there == "a file":
+            path.write_text("all hail")
+        elif there != "nothing":
+            (path / "cells").mkdir(parents=True)
+        if there == "a run":
+            (path / "cells/0074f8e9e622cb5f/checkpoint").mkdir(parents=True)
         with pytest.raises(UserError) as caught:
-            thiefbench.load(tmp_path / "store")
-        assert str(caught.value) == (
-            f"{tmp_path / 'store'} holds no finished cell; name a store that thiefbench run filled"
-        )
+            thiefbench.load(path)
+        assert str(caught.value) == f"{path} {said}"
 
     @pytest.mark.parametrize("damage", [tiny.cut, tiny.flip])
     @pytest.mark.parametrize("file", ["completions.parquet", "record.json"])

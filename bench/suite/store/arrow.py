@@ -27,6 +27,7 @@ from thiefbench.suite.store.records import (
     write_table,
 )
 from thiefbench.suite.store.runs import RunError, check_run
+from thiefbench.tasks.text import one_line
 from thiefbench.trust import reads_strangers
 
 SCORES = (
@@ -53,6 +54,9 @@ CELLS = pa.schema(
 )  # fmt: skip
 
 
+_CONDITIONS = [name for name in CELLS.names if not name.endswith(("_low", "_high", "_count"))]
+
+
 def _plain(field: pa.Field) -> pa.Field:
     """A stored column without dictionary encoding, which other tools read badly or not at all."""
     return pa.field(field.name, pa.string()) if pa.types.is_dictionary(field.type) else field
@@ -65,7 +69,7 @@ class LoadError(UserError):
     """A store cannot be loaded, or its tables cannot be written. One sentence for the user."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     """The finished cells of a store.
 
@@ -73,11 +77,21 @@ class Results:
         store: the store.
         records: their records, ordered by cell id.
         run: title of the suite and name of the part, for each cell of the store's last run.
+        unfinished: number of the store's cells that were begun and are not finished.
     """
 
     store: Store
     records: tuple[Record, ...]
     run: Mapping[str, tuple[str, str]]
+    unfinished: int = 0
+
+    def __repr__(self) -> str:
+        """One line, because a notebook shows what a cell ends with."""
+        failed = sum(record.status != "ok" for record in self.records)
+        counts = [f"{len(self.records)} {'cell' if len(self.records) == 1 else 'cells'}"]
+        counts += [f"{failed} of them failed"] if failed else []
+        counts += [f"{self.unfinished} more unfinished"] if self.unfinished else []
+        return f"<thiefbench results of {self.store.root}: {', '.join(counts)}; see .cells and .completions>"
 
     @cached_property
     def cells(self) -> pa.Table:
@@ -102,8 +116,20 @@ class Results:
 
         Args:
             condition: on the columns of `cells`, as in ``pc.field("defense") == "none"``.
+
+        Raises:
+            LoadError: it is no such expression, or it does not fit the columns.
         """
-        kept = set(self.cells.filter(condition)["cell_id"].to_pylist())
+        if not isinstance(condition, pc.Expression):
+            raise LoadError(
+                f"where takes a pyarrow expression, such as pc.field('defense') == 'none' after `import "
+                f"pyarrow.compute as pc`, not {one_line(repr(condition), 80)}"
+            )
+        try:
+            kept = set(self.cells.filter(condition)["cell_id"].to_pylist())
+        except pa.ArrowException as error:  # its text repeats the whole schema
+            wrong = one_line(str(error).split(" in cell_id: ")[0], 200)
+            raise LoadError(f"{wrong}; the condition may use the columns {', '.join(_CONDITIONS)}") from error
         return replace(self, records=tuple(record for record in self.records if record.cell_id in kept))
 
     def write_parquet(self, folder: str | Path) -> Path:
@@ -190,11 +216,19 @@ def load_results(store: str | Path) -> Results:
         LoadError: there is no finished cell, or one is damaged.
     """
     kept = Store(Path(store))
+    if not kept.root.is_dir():
+        what = "is a file" if kept.root.exists() else "does not exist"
+        raise LoadError(f"{kept.root} {what}; name the folder of a store, which thiefbench run filled")
     folders = [path for path in sorted((kept.root / "cells").glob("*")) if path.is_dir()]
-    records = [record for path in folders if ".broken-" not in path.name and (record := _intact(kept.cell(path.name)))]
+    cells = [kept.cell(path.name) for path in folders if ".broken-" not in path.name]
+    records = tuple(record for cell in cells if (record := _intact(cell)))
+    unfinished = len(cells) - len(records)
+    if unfinished and not records:
+        begun = "1 unfinished cell" if unfinished == 1 else f"{unfinished} unfinished cells"
+        raise LoadError(f"{kept.root} holds {begun} and no finished one; run the suite again, which continues them")
     if not records:
         raise LoadError(f"{kept.root} holds no finished cell; name a store that thiefbench run filled")
-    return Results(kept, tuple(records), _asked_for(kept))
+    return Results(kept, records, _asked_for(kept), unfinished)
 
 
 def _intact(directory: CellDir) -> Record | None:

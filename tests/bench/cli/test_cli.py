@@ -176,6 +176,9 @@ def test_what_is_mistyped_is_answered_before_anything_heavy_is_loaded(
         ("leaderboard submit none --suite tri", ["trial"]),
         ("show attack do", ["dodge", "dos"]),
         ("show task gsm8", ["gsm8k"]),
+        ("show logi", ["logit"]),
+        ("list defenses logi", ["logit"]),
+        ("list models micro-j", ["micro-judge"]),
         ("audit --task gsm_micro --attack du", []),
     ],
 )
@@ -273,9 +276,46 @@ def test_a_misspelt_kind_gets_a_suggestion_and_singular_or_plural_do(cli: Cli) -
     assert "there is no kind 'defence'; did you mean defense? known: attack, " in sentence(
         cli("show", "defence", "logit")
     )
-    assert "logit is the name of a defense; write thiefbench show defense logit" in sentence(cli("show", "logit"))
+    assert "logit is the name of a defense; write thiefbench show defense logit" in sentence(cli("list", "logit"))
     assert cli("list", "defense").out == cli("list", "defenses").out
     assert cli("show", "defenses", "logit").out == cli("show", "defense", "logit").out
+
+
+def test_one_plugin_is_shown_however_it_is_asked_for(cli: Cli) -> None:
+    shown = cli("show", "defense", "logit").out
+    assert "needs: homogeneous" in shown
+    for words in (["show", "logit"], ["list", "defenses", "logit"], ["list", "defense", "logit"]):
+        assert cli(*words).out == shown
+    assert cli("show", "adaptive(budget=7)").out == cli("show", "attack", "adaptive(budget=7)").out
+    assert (
+        cli("list", "aggregations", "median").out == cli("show", "defense", "median").out == cli("show", "median").out
+    )
+    assert [line.split()[0] for line in cli("list", "suites", "smoke").out.splitlines()] == ["smoke"]
+    assert [line.split()[0] for line in cli("list", "models", "micro-math").out.splitlines()] == ["micro-math"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["show", "logti"], "there is no attack, defense or task named 'logti'; did you mean logit"),
+        (["show", "defense"], "name a defense; thiefbench list defenses lists them"),
+        (["show", "smoke"], "smoke is a suite; thiefbench run smoke --plan shows what it holds"),
+        (["show", "micro-math"], "micro-math is a model; thiefbench list models"),
+        (["show", "mine.py:Mine(floor=2)"], "write thiefbench show attack|defense|task mine.py:Mine"),
+        (["list", "defenses", "logti"], "there is no defense named 'logti'; did you mean logit"),
+        (["list", "suites", "smok"], "there is no suite named 'smok'; did you mean smoke? known: averaging-v1"),
+    ],
+)
+def test_what_cannot_be_shown_gets_the_command_that_can(cli: Cli, words: list[str], said: str) -> None:
+    assert said in sentence(cli(*words))
+
+
+@pytest.mark.parametrize("command", ["list", "show"])
+def test_a_command_without_its_argument_prints_its_help(cli: Cli, command: str) -> None:
+    shown = cli(command)
+    assert shown.code == 2
+    assert "defense" in shown.out + shown.err
+    assert "Missing argument" not in shown.out + shown.err
 
 
 def test_a_store_whose_last_run_is_unreadable_is_not_called_empty(cli: Cli, file: Path, tmp_path: Path) -> None:
