@@ -189,6 +189,40 @@ def test_pages_stay_short(opened: Open, name: str, most: int) -> None:
     assert page_height(opened(name)) <= most
 
 
+def test_a_phone_shows_what_a_reader_needs_first(opened: Open) -> None:
+    """Two attacks by five defenses took 12,000 pixels at this width before details were folded."""
+    page = opened("many", 360)
+    assert page_height(page) <= 7_800
+    folds = page.locator("details.fold")
+    assert folds.count() == 7, "of each attack what was attacked, what is sent and answers; and how it was made"
+    assert folds.evaluate_all("all => all.every((each) => !each.open)")
+    assert page.locator(".claim").first.is_visible() and page.locator(".panels").first.is_visible()
+    for text in ("What was attacked", "How the hole works", "to one held-out item", "Suite, versions and hardware"):
+        assert page.locator("summary", has_text=text).first.is_visible()
+        assert not page.locator("details.fold", has_text=text).first.evaluate(
+            "e => e.lastElementChild.checkVisibility({contentVisibilityAuto: true})"
+        )
+    demo = opened("demo", 360).locator("details.fold")
+    assert demo.evaluate_all("all => all.map((each) => each.open)") == [False, True, True, False], (
+        "short with one attack"
+    )
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without scripts"])
+def test_a_wide_screen_and_paper_fold_no_details(opened: Open, scripts: bool) -> None:
+    page = opened("many", java_script_enabled=scripts)
+    for width, media in ((1300, "screen"), (600, "print")):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(media=media)
+        assert (
+            page.locator("details.fold > summary").evaluate_all("all => all.some((e) => e.checkVisibility())") is False
+        )
+        assert page.locator("details.fold dl, details.fold blockquote").evaluate_all(
+            "all => all.length > 7 && all.every((e) => e.checkVisibility() && e.getBoundingClientRect().height > 0)"
+        )
+        assert page.locator(".fold .plot-title", has_text="What was attacked").locator("visible=true").count() == 2
+
+
 def test_wide_tables_use_the_width_there_is(opened: Open) -> None:
     page = opened("many")
     cut = "all => all.map((each) => each.scrollWidth - each.clientWidth)"
@@ -343,3 +377,11 @@ def test_folded_parts_open_by_keyboard_and_without_scripts(opened: Open) -> None
     summary.focus()
     page.keyboard.press("Enter")
     assert page.get_by_text("Harm is the ASR over the last three").first.is_visible()
+    page = opened("many", 360, java_script_enabled=False)
+    summary = page.locator("summary", has_text="What was attacked").first
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".facts").first.is_visible()
+    assert page.locator(".fold .plot-title", has_text="What was attacked").locator("visible=true").count() == 2, (
+        "no title twice"
+    )
