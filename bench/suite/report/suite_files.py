@@ -20,6 +20,7 @@ from thiefbench.suite.report.tables import (
     show_summary,
     tex,
     tex_shown,
+    tex_table,
     write_value,
 )
 from thiefbench.suite.report.timings import Cost
@@ -197,10 +198,8 @@ def suite_tex(run: Mapping[str, Any], table: SuiteTable) -> str:
         rf"{'& ' * (width - len(names))}{' & '.join(head for head, _ in grouped)} \\",
         "".join(rule for _, rule in grouped),
     ]
-    heads = " & ".join(
-        ["Defense", "Worst case", *(["Rank"] if ranks else []), "Utility", *(tex(name) for name in names)]
-    )
-    body = [rf"{' & '.join(_tex_cells(row, table, ranks))} \\" for row in table.rows]
+    heads = ["Defense", "Worst case", *(["Rank"] if ranks else []), "Utility", *(tex(name) for name in names)]
+    body = [r"\midrule", *(rf"{' & '.join(_tex_cells(row, table, ranks))} \\" for row in table.rows)]
     interval = any(row.place.worst.summary.kind == "interval" for row in table.rows if row.place.worst)
     over = "95 % intervals, and k of n seeds with the exact one-sided 95 % bound" if interval else "range"
     anchors = "" if not any(row.place.status == "anchor" for row in table.rows) else " * anchor."
@@ -209,13 +208,7 @@ def suite_tex(run: Mapping[str, Any], table: SuiteTable) -> str:
         f"{run['title']}; harm prevented, mean over {counted(len(table.seeds), 'seed')}, "
         f"in small type {over}; utility without an attack.{anchors}{why}"
     )
-    return "\n".join(
-        [
-            "% needs \\usepackage{booktabs}", r"\begin{tabular}{l" + "r" * (width - 1) + "}", r"\toprule",
-            *(above if grouped else []), rf"{heads} \\", r"\midrule", *body, r"\bottomrule",
-            rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {tex(notes)}}} \\", r"\end{tabular}", "",
-        ]
-    )  # fmt: skip
+    return tex_table(heads, body, notes, above if grouped else ())
 
 
 def _tex_cells(row: SuiteRow, table: SuiteTable, ranks: bool) -> list[str]:

@@ -172,16 +172,33 @@ def tex_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
     r"""The results table for a paper; it needs \usepackage{booktabs}."""
     columns = columns_of(comparisons)
     width = len(columns) + 1
-    heads = " & ".join(["Defense", *(column.title for column in columns)])
-    body = [r"\begin{tabular}{l" + "r" * len(columns) + "}", r"\toprule", rf"{heads} \\"]
+    body: list[str] = []
     for comparison in comparisons:
         body += [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\textit{{{tex(comparison.title)}}}}} \\"]
         body += [rf"{' & '.join(_tex_line(line, columns))} \\" for line in comparison.lines]
     few = max((len(comparison.seeds) for comparison in comparisons), default=0) == 1
     over = "95 % intervals over one cell's completions" if few else "range over seeds"
     notes = f"{run['title']}; in small type {over}. * not trained: replayed on undefended pools, or the start model."
-    body += [r"\bottomrule", rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {tex(notes)}}} \\", r"\end{tabular}"]
-    return "\n".join(["% needs \\usepackage{booktabs}", *body, ""])
+    return tex_table(["Defense", *(column.title for column in columns)], body, notes)
+
+
+def tex_table(heads: Sequence[str], body: Sequence[str], notes: str, above: Sequence[str] = ()) -> str:
+    """A table for LaTeX with a line of notes below it.
+
+    Args:
+        heads: one for each column, as LaTeX; the first column is that of names.
+        body: its lines, as LaTeX; the first is a rule.
+        notes: as plain text.
+        above: lines above the heads, as LaTeX.
+    """
+    width = len(heads)
+    return "\n".join(
+        [
+            "% needs \\usepackage{booktabs}", r"\begin{tabular}{l" + "r" * (width - 1) + "}", r"\toprule", *above,
+            rf"{' & '.join(heads)} \\", *body, r"\bottomrule",
+            rf"\multicolumn{{{width}}}{{l}}{{\footnotesize {tex(notes)}}} \\", r"\end{tabular}", "",
+        ]
+    )  # fmt: skip
 
 
 def _tex_line(line: Line, columns: Sequence[Column]) -> list[str]:
@@ -199,11 +216,12 @@ def tex_shown(shown: Shown) -> str:
     return tex(shown.value) + detail
 
 
+_TEX = str.maketrans({
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "_": r"\_", "&": r"\&", "%": r"\%", "#": r"\#", "$": r"\$",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", NBSP: r"\,", "\u2212": "$-$", "\u2265": r"$\geq$", "\n": " ",
+})  # fmt: skip
+
+
 def tex(text: str) -> str:
     """A text with what LaTeX would take as a command escaped."""
-    special = {
-        "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "_": r"\_", "&": r"\&", "%": r"\%", "#": r"\#", "$": r"\$",
-        "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", NBSP: r"\,", "\u2212": "$-$", "\u2265": r"$\geq$",
-        "\n": " ",
-    }  # fmt: skip
-    return "".join(special.get(letter, letter) for letter in text)
+    return text.translate(_TEX)
