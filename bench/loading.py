@@ -15,6 +15,7 @@ from typing import Any
 
 from thiefbench.errors import UserError
 from thiefbench.sources import OF_USER, is_of_package, source_files
+from thiefbench.user_frames import where
 from thiefbench.user_imports import UserModule, clashes, imported
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -26,8 +27,8 @@ class SpecStringError(UserError, ValueError):
 
 def names_module(target: str) -> bool:
     """Whether a target with a colon names a module, as in ``package.module:Class``, and not a file."""
-    where, colon, _ = target.rpartition(":")
-    return bool(colon) and _DOTTED.fullmatch(where) is not None and not where.endswith(".py")
+    place, colon, _ = target.rpartition(":")
+    return bool(colon) and _DOTTED.fullmatch(place) is not None and not place.endswith(".py")
 
 
 def class_at(kind: str, target: str) -> Any:
@@ -40,13 +41,13 @@ def class_at(kind: str, target: str) -> Any:
     Raises:
         SpecStringError: there is no such file, module or class, or loading it fails.
     """
-    where, _, name = target.rpartition(":")
-    module = _imported(kind, target, where) if names_module(target) else _module_of(file_of(kind, target).resolve())
+    place, _, name = target.rpartition(":")
+    module = _imported(kind, target, place) if names_module(target) else _module_of(file_of(kind, target).resolve())
     if not inspect.isclass(getattr(module, name, None)):
         classes = [
             n for n, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__
         ]
-        raise SpecStringError(f"{kind} {target}: {where} has no class {name}; it has {', '.join(classes) or 'none'}")
+        raise SpecStringError(f"{kind} {target}: {place} has no class {name}; it has {', '.join(classes) or 'none'}")
     return getattr(module, name)
 
 
@@ -56,12 +57,12 @@ def file_of(kind: str, target: str) -> Path:
     Raises:
         SpecStringError: there is none, or it is no Python file.
     """
-    where = target.rpartition(":")[0]
-    path = Path(where).expanduser()
+    place = target.rpartition(":")[0]
+    path = Path(place).expanduser()
     if not path.is_file():
-        raise SpecStringError(f"{kind} {target}: there is no file {where}")
+        raise SpecStringError(f"{kind} {target}: there is no file {place}")
     if path.suffix != ".py":
-        raise SpecStringError(f"{kind} {target}: {where} is no Python file; its name must end in .py")
+        raise SpecStringError(f"{kind} {target}: {place} is no Python file; its name must end in .py")
     return path
 
 
@@ -79,9 +80,13 @@ def _imported(kind: str, target: str, name: str) -> ModuleType:
                 f"{kind} {target}: there is no module {error.name} to import; install its package, run the "
                 "command in the directory that holds it, or write path/to/file.py:Class"
             ) from error
-        raise SpecStringError(f"{kind} {target}: ModuleNotFoundError while importing {name}: {error}") from error
+        raise SpecStringError(
+            f"{kind} {target}: ModuleNotFoundError while importing {name}: {error}{where(error)}"
+        ) from error
     except (Exception, SystemExit) as error:
-        raise SpecStringError(f"{kind} {target}: {type(error).__name__} while importing {name}: {error}") from error
+        raise SpecStringError(
+            f"{kind} {target}: {type(error).__name__} while importing {name}: {error}{where(error)}"
+        ) from error
 
 
 def _can_be_found(top: str) -> bool:
@@ -158,5 +163,5 @@ def _loaded(path: Path, name: str) -> ModuleType:
         located.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise SpecStringError(f"{path}: {type(error).__name__} while loading it: {error}") from error
+        raise SpecStringError(f"{path}: {type(error).__name__} while loading it: {error}{where(error)}") from error
     return module

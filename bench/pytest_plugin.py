@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -105,13 +106,26 @@ def pytest_make_collect_report(
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report a mistake of the user in its one sentence, without a traceback."""
+    """Report a mistake of the user in its one sentence, without a traceback.
+
+    If the user's own code raised an error, its lines are shown as pytest shows them, and the sentence below.
+    """
     report = yield
     if call.excinfo is not None and type(call.excinfo.value).__module__.startswith("thiefbench."):
         from thiefbench.errors import UserError
 
         if isinstance(call.excinfo.value, UserError):
-            report.longrepr = call.excinfo.getrepr(style="value")
+            report.longrepr = call.excinfo.getrepr(style="value", chain=False)
+            from thiefbench.user_frames import is_own, origin
+
+            if (cause := origin(call.excinfo.value)) is not None:
+                failed = pytest.ExceptionInfo.from_exception(cause)
+                failed.traceback = failed.traceback.filter(
+                    lambda entry: is_own(str(entry.frame.f_globals.get("__name__", "")), Path(entry.path))
+                )
+                shown = failed.getrepr(style="long", chain=False)
+                shown.addsection("thiefbench", str(call.excinfo.value))
+                report.longrepr = shown
     return report
 
 

@@ -14,6 +14,7 @@ rule.
 from __future__ import annotations
 
 import ast
+import difflib
 import hashlib
 import importlib.util
 import inspect
@@ -36,6 +37,7 @@ from thiefbench.defenses.base import Defense
 from thiefbench.defenses.composed import Composed
 from thiefbench.defenses.stages.base import StageCheck
 from thiefbench.error_messages import nearest
+from thiefbench.errors import UserError
 from thiefbench.limits import MOST_ITEMS
 from thiefbench.loading import SpecStringError as SpecStringError
 from thiefbench.loading import class_at, file_of, names_module
@@ -44,6 +46,7 @@ from thiefbench.plugin_attributes import wrong_attribute
 from thiefbench.regular_files import parts_of
 from thiefbench.sources import import_root, is_of_user, package_files, source_files
 from thiefbench.tasks.base import Task
+from thiefbench.user_frames import where
 from thiefbench.user_imports import imported, name_within
 
 Kind = Literal["attack", "defense", "task", "suite", "aggregation", "weight_attack", "stage_check", "stage_attack"]
@@ -198,11 +201,17 @@ def make(kind: Kind, spec: str) -> Any:
     _check_arguments(kind, parsed, plugin)
     if kind == "task":
         _check_items(parsed, plugin)
+    if inspect.isabstract(plugin):
+        raise SpecStringError(f"{kind} {spec}: {_lacking(plugin)}")
     inner = _of_inner(make, kind, parsed, plugin)
     try:
         made = plugin(**parsed.arguments | inner)
     except (AttributeError, TypeError, ValueError) as error:  # of values of another type than is meant, too
-        raise SpecStringError(f"{kind} {spec}: {error}") from error
+        raise SpecStringError(f"{kind} {spec}: {error}{where(error)}") from error
+    except Exception as error:
+        if isinstance(error, UserError) or not (line := where(error)):
+            raise
+        raise SpecStringError(f"{kind} {spec}: {type(error).__name__}: {error}{line}") from error
     if wrong := wrong_attribute(made):
         raise SpecStringError(f"{kind} {spec}: {wrong}")
     return made
@@ -238,11 +247,28 @@ def _check_arguments(kind: Kind, parsed: ParsedSpec, plugin: Any) -> None:
     Raises:
         SpecStringError: there are such arguments; the message lists the accepted ones.
     """
+    signature = inspect.signature(plugin)
+    known = signature.parameters
+    unknown = [name for name in parsed.arguments if name not in known]
     try:
-        inspect.signature(plugin).bind(**parsed.arguments)
+        signature.bind(**parsed.arguments)
     except TypeError as error:
-        allowed = ", ".join(inspect.signature(plugin).parameters) or "none"
-        raise SpecStringError(f"{kind} {parsed.target}: {error}; its arguments: {allowed}") from error
+        wrong, near = str(error), ""
+        if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            wrong = f"got an unexpected keyword argument {unknown[0]!r}"  # rather than that another one is missing
+            near = nearest(unknown[0], known)
+        raise SpecStringError(
+            f"{kind} {parsed.target}: {wrong}; {near}its arguments: {', '.join(known) or 'none'}"
+        ) from error
+
+
+def _lacking(plugin: type) -> str:
+    """What methods a class must still define, with its own that may be meant."""
+    missing = sorted(getattr(plugin, "__abstractmethods__", ()))
+    own = [name for name, value in vars(plugin).items() if inspect.isfunction(value)]
+    methods = f"the method{'' if len(missing) == 1 else 's'} {', '.join(missing)}"
+    near = [name for method in missing for name in difflib.get_close_matches(method, own, n=1)]
+    return f"{plugin.__name__} lacks {methods}" + (f"; is {near[0]} misspelt?" if near else "")
 
 
 def _check_items(parsed: ParsedSpec, task: type) -> None:
@@ -398,8 +424,8 @@ def allow(spec: str) -> None:
 
 def reads_like_class(target: str) -> bool:
     """Whether a text is a class after a colon, and not a sentence or an address with a colon in it."""
-    where, _, name = target.rpartition(":")
-    return name.isidentifier() and (names_module(target) or where.endswith(".py"))
+    file, _, name = target.rpartition(":")
+    return name.isidentifier() and (names_module(target) or file.endswith(".py"))
 
 
 def suite_file(name: str) -> Path:

@@ -21,6 +21,14 @@ def where(error: BaseException) -> str:
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
+def origin(error: BaseException) -> BaseException | None:
+    """The first cause of an error, if it has one and that passed through the user's own code; else None."""
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    return first if first is not error and any(map(_is_own, _steps(first.__traceback__))) else None
+
+
 def kept(error: BaseException) -> dict[str, str]:
     """An error's entries for a record: the whole traceback, and the frames of the user's code as Python shows them."""
     whole = "".join(traceback.format_exception(error))
@@ -64,7 +72,14 @@ def _steps(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_own(step: TracebackType) -> bool:
-    """Whether a frame is neither of this package, nor of an installed one, nor of Python itself."""
-    frame = step.tb_frame
-    module, file = str(frame.f_globals.get("__name__", "")), Path(frame.f_code.co_filename)
+    return is_own(str(step.tb_frame.f_globals.get("__name__", "")), Path(step.tb_frame.f_code.co_filename))
+
+
+def is_own(module: str, file: Path) -> bool:
+    """Whether the code of a frame is neither of this package, nor of an installed one, nor of Python itself.
+
+    Args:
+        module: its module's name.
+        file: its file, which need not exist.
+    """
     return module.partition(".")[0] != "thiefbench" and file.is_file() and is_user_s(file.resolve())

@@ -164,10 +164,56 @@ def test_a_file_that_does_not_load(tmp_path: Path, content: str) -> None:
     assert str(path) in str(error.value)
 
 
+MISTAKEN = """
+from thiefbench.defenses.base import Defense
+class Base(Defense):
+    name = "mine"
+    def inspect(self, view): return []
+class Misspelt(Defense):
+    name = "misspelt"
+    def inspekt(self, view): return []
+class Empty(Defense):
+    name = "empty"
+class Failing(Base):
+    def __init__(self, floor: float = 1):
+        self.floor = flor
+class Refusing(Base):
+    def __init__(self, floor: float):
+        raise ValueError("floor is too low")
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [
+        ("Misspelt", "Misspelt lacks the method inspect; is inspekt misspelt?"),
+        ("Empty", "Empty lacks the method inspect"),
+        ("Failing", "NameError: name 'flor' is not defined (own.py, line 13)"),
+        ("Refusing(floor=2)", "floor is too low (own.py, line 16)"),
+        ("Refusing(flor=2)", "got an unexpected keyword argument 'flor'; did you mean floor? its arguments: floor"),
+        ("Refusing", "missing a required argument: 'floor'; its arguments: floor"),
+    ],
+)
+def test_a_mistake_in_ones_own_class_is_a_sentence_with_its_line(tmp_path: Path, written: str, complaint: str) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(MISTAKEN)
+    with pytest.raises(SpecStringError) as error:
+        registry.make("defense", f"{path}:{written}")
+    assert sentence(error).endswith(complaint)
+
+
+def test_an_error_while_loading_has_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("first = 1\n\nsecond = frist\n")
+    with pytest.raises(SpecStringError) as error:
+        registry.make("defense", f"{path}:Mine")
+    assert sentence(error).endswith("NameError while loading it: name 'frist' is not defined (broken.py, line 3)")
+
+
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        ("random(ratio=0.1)", r"'ratio'; its arguments: rate$"),
+        ("random(ratio=0.1)", r"'ratio'; did you mean rate\? its arguments: rate$"),
         ("none(rate=0.1)", r"its arguments: none$"),
         ("logit(reject='drop', strict=1)", r"its arguments: reject, tolerance, reach$"),
         ("random(rate=2)", r"rate must lie in \[0, 1\], got 2"),

@@ -217,6 +217,37 @@ def test_a_mistake_is_a_sentence_without_a_traceback(
     assert "Error: " not in said.partition("short test summary")[0].replace("RuntimeError: ", "")
 
 
+def test_a_filters_own_error_is_shown_as_pytest_shows_errors(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        mine="""
+        from thiefbench.defenses.base import ACCEPT, Defense
+
+        class Mine(Defense):
+            name = "mine"
+
+            def inspect(self, view):
+                first = view.completions[0].tekst
+                return [ACCEPT] * len(view.completions)
+        """,
+        test_mine="""
+        import pytest
+        from mine import Mine
+
+        @pytest.mark.thiefbench(attack="text")
+        def test(thiefbench):
+            thiefbench.replay(Mine)
+        """,
+    )
+    result = project.runpytest_inprocess("test_mine.py")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    said = result.stdout.str()
+    assert ">       first = view.completions[0].tekst" in said, "the line, with pytest's mark"
+    assert "E       AttributeError: 'PoolCompletion' object has no attribute 'tekst'" in said
+    assert "mine.py:7: AttributeError" in said
+    assert said.count("mine failed in round 1: AttributeError") == 1, "the sentence stands once"
+    assert "direct cause" not in said and "recorded_rounds.py" not in said
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
