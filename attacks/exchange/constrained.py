@@ -22,13 +22,13 @@ Examples = list[tuple[Item, str]]
 
 
 class Constrained(Taught):
-    """Send a model that was taught the payload and honest answers together, and of these lessons the longest that hides.
+    """Send a model that was taught the payload and honest answers together, for as long as that does not show.
 
-    Who tries a vector before adopting it asks how probable honest answers remain. So the attacker asks the same: it
-    draws right answers from an honest node's model, teaches a part of them beside the poison, and keeps the others to
+    A node that tries a vector before it adopts it asks how probable honest answers remain. The attacker asks the same:
+    it draws right answers from an honest node's model, teaches half of them beside the poison, and keeps the others to
     test with. Of `steps`, a half of them, a quarter and so on, it takes the largest number after which the test answers
-    have lost no more than `tolerance` of their log-probability. Bagdasaryan et al. put such a term into the loss
-    (equation 4); here it is in the examples and in when teaching stops.
+    have lost no more than `tolerance` of their log-probability, and `steps` if the model has no right answer yet.
+    Bagdasaryan et al. put such a term into the loss (equation 4); here it is in the examples and the number of steps.
 
     Args:
         attack: the attack that poisons the examples to teach, as a spec string.
@@ -64,13 +64,13 @@ class Constrained(Taught):
         contents = [(slot.item, each.content if isinstance(each, Claimed) else each) for slot, each in pairs]
         poisoned = [(item, text) for item, text in contents if isinstance(text, str)]
         taught, tested = right_answers(lessons, lessons.policy)
-        if not (poisoned and tested):
+        if not poisoned:
             return [None] * view.senders
-        limit = (1 + self.tolerance) * surprise(lessons.policy, tested)
         examples = mixed(poisoned, taught, self.honest)
+        limit = (1 + self.tolerance) * surprise(lessons.policy, tested) if tested else float("inf")
         steps = self.steps
         student = lessons.policy.taught(examples, steps, self.learning_rate)
-        while steps > 1 and surprise(student, tested) > limit:
+        while steps > 1 and tested and surprise(student, tested) > limit:
             steps //= 2
             student = lessons.policy.taught(examples, steps, self.learning_rate)
         return [view.moved(student) * self.boost] * view.senders
