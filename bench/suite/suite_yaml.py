@@ -10,9 +10,10 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from thiefbench import registry, strict_yaml
-from thiefbench.error_messages import problem
+from thiefbench.error_messages import nearest, problem
 from thiefbench.errors import UserError
 from thiefbench.suite.scenario import STARTED_FROM, Suite
+from thiefbench.tasks.text import one_line
 
 
 class SuiteError(UserError, ValueError):
@@ -81,10 +82,15 @@ def _validated(fields: Mapping[str, Any], place: Callable[[tuple[Any, ...]], str
         named = ".".join(str(part) for part in where) or "suite"
         if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
             allowed = ", ".join(_fields_at(where[:-1]))
-            raise SuiteError(f"{place(where)}: {named} is not a field here; allowed: {allowed}") from error
+            near = nearest(str(where[-1]), _fields_at(where[:-1])) if where else ""
+            raise SuiteError(f"{place(where)}: {named} is not a field here; {near}allowed: {allowed}") from error
         if first["type"] in {"missing", "missing_argument"}:
             raise SuiteError(f"{place(where)}: the field {named} is missing") from error
-        raise SuiteError(f"{place(where)}: {named}: {problem(first)}") from error
+        wrong = problem(first)
+        if first["type"] == "tuple_type":  # there are no tuples in YAML
+            wrong = f"must be a list, as in [{one_line(str(first['input']), 40)}]"
+        # An error of a whole mapping, such as "rounds must be at least 1", begins with the field that it is about.
+        raise SuiteError(f"{place((*where, wrong.partition(' ')[0]))}: {named}: {wrong}") from error
 
 
 def _filled_parts(data: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:

@@ -132,6 +132,21 @@ def test_a_file_that_is_not_text(tmp_path: Path, content: bytes) -> None:
         load_suite(str(file))
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("rounds: 8", "rounds: -1", "suite: rounds must be at least 1, got -1"),
+        ("  malicious: 1", "  malicious: 9", "swarm: malicious must lie between 0 and nodes - 1 = 3, got 9"),
+        ("seeds: [0, 1]", "seeds: three", "seeds: must be a list, as in [three]"),
+        ("  every: 4", "  evry: 4", "evaluation.evry is not a field here; did you mean every? allowed: "),
+    ],
+)
+def test_a_wrong_value_gets_its_own_line(before: str, after: str, said: str) -> None:
+    assert GOOD.count(before) == 1
+    text = GOOD.replace(before, after)
+    assert f"line {line_of(text, after)}: {said}" in refused(text)
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "- a\n- b\n", "just words\n", "42\n"])
 def test_what_is_no_mapping(text: str) -> None:
     assert "a suite is a mapping with name, version, task, model and attacks" in refused(text)
@@ -211,7 +226,8 @@ def test_a_swarm_that_cannot_be(before: str, after: str, said: str) -> None:
     text = GOOD.replace(before, after)
     message = refused(text)
     assert said in message
-    assert f"line {line_of(text, 'swarm:')}:" in message, "the line is the swarm's"
+    lines = [line_of(text, each) for each in ("swarm:", after)]
+    assert any(f"line {line}:" in message for line in lines), "the line is the field's or the swarm's"
 
 
 def test_the_vertical_topology_shares_out_prompts() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.bench.cli.test_cli import Cli, cli, sentence  # noqa: F401  # the fixture
 from tests.bench.handmade import TEXT, TONE, Numbers, Says, parts, store, suite, usual
+from tests.bench.suite.report import sampled
 from tests.bench.suite.report.test_report import Page
 from thiefbench.suite.analysis.differences import MEASURES, Difference, LinePair, StoreComparison, settings_of
 from thiefbench.suite.analysis.run_comparisons import ReportError
@@ -340,3 +341,17 @@ class TestCommand:
         ]
         (roots[0] / "cells" / ids[0] / "completions.parquet").write_bytes(b"gone")
         assert "A, seed 0: damaged" in cli("compare", *roots).out
+
+
+def test_the_undefended_controls_drift_is_compared_with_no_defended_one(tmp_path: Path) -> None:
+    """That of all other cells is measured against this control, and its own against other answers."""
+    kept = sampled.store(tmp_path, 40, of=sampled.suite(utility=True))
+
+    def measures(*defenses: str) -> dict[str, set[str]]:
+        pairs = compared([kept.root], defenses).pairs
+        return {pair.name: {each.column.measure for each in pair.differences} for pair in pairs}
+
+    undefended = measures("none", "logit(reject='drop')")
+    assert {"drift", "divergence"} <= undefended["attacked"]
+    assert undefended["no attack"] and not {"drift", "divergence"} & undefended["no attack"]
+    assert {"drift", "divergence"} <= measures(sampled.MASKING, "logit(reject='drop')")["no attack"]
