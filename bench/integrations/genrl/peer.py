@@ -7,6 +7,7 @@ input and reads reports, one JSON object per line, from the descriptor that it n
 from __future__ import annotations
 
 import _thread
+import gc
 import json
 import logging
 import os
@@ -278,6 +279,7 @@ def main() -> None:
         random.seed(key(swarm.seed, "transplants", node))
         torch.manual_seed(key(swarm.seed, "genrl", node))
         game.begin()
+        gc.freeze()  # GenRL collects garbage after every update; what imports made would be searched each time
         game.run_game()
         if not game.end_of_game():  # GenRL logs what ends a game, and raises nothing
             reports.send("problem", problem=f"its game ended in round {game.state.round + 1}; see the peer's log")

@@ -131,13 +131,16 @@ class _Peers:
     def start(self) -> None:
         """Start every peer; the first one's DHT is the one that the others join.
 
+        All processes start at once, since most of a start is imports, and the others wait for the first one's address.
+
         Raises:
             LiveSwarmError: one of them does not start.
         """
-        first = self._started(0, None)
+        first, *others = [self._started(number) for number in range(self._swarm.nodes)]
+        self._let_join(first, None)
         self._until(lambda: bool(first.addresses), "joined")
-        for number in range(1, self._swarm.nodes):
-            self._started(number, first.addresses)
+        for peer in others:
+            self._let_join(peer, first.addresses)
         self._until(lambda: all(peer.start for peer in self.peers), "loaded its model")
 
     def play(self) -> None:
@@ -179,7 +182,10 @@ class _Peers:
     def _playing(self) -> int:
         return sum(peer.running for peer in self.peers)
 
-    def _started(self, number: int, initial_peers: list[str] | None) -> Peer:
+    def _let_join(self, peer: Peer, initial_peers: list[str] | None) -> None:
+        peer.tell(swarm=self._swarm.as_json(), initial_peers=initial_peers)
+
+    def _started(self, number: int) -> Peer:
         reading, writing = os.pipe()
         with (self._folder / f"peer-{number}.log").open("wb") as log:
             process = subprocess.Popen(
@@ -191,7 +197,6 @@ class _Peers:
         peer = Peer(number, process, reading)
         self.peers.append(peer)
         self._selector.register(reading, selectors.EVENT_READ, peer)
-        peer.tell(swarm=self._swarm.as_json(), initial_peers=initial_peers)
         return peer
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
