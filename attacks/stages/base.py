@@ -34,10 +34,14 @@ class LessonView:
         lessons: a view whose slots hold training items that the inner attack chose.
         taught: (examples, steps, learning rate) -> how the stage's weights change, float32, shape (size,), if its own
             copy of the start model is fine-tuned by Adam on the examples, 16 a step in turn, the other stages fixed.
+        stage: its number, from 1.
+        start: the start weights of all stages' layers, float32, shape (stages, size). They must not be modified.
     """
 
     lessons: AttackerView
     taught: Callable[[Examples, int, float], torch.Tensor]
+    stage: int
+    start: torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +74,7 @@ class MessageView:
         round: the round's number, from 1.
         number: of the pass within the update, from 0.
         received: what the stage before it sent, shape (rows, length, hidden).
-        computed: what its layers made of it, same shape. Neither may be modified.
+        computed: what its layers made of it, same shape. Both are copies.
     """
 
     round: int
@@ -115,7 +119,7 @@ class StageAttack(AttackWrapper):
     def sent(self, view: MessageView) -> object:
         """What it sends in place of `view.computed`, which is the default; None sends nothing.
 
-        Equal views must give equal answers, because another participant may have the stage's work repeated.
+        It is asked once for each pass. Whoever repeats the stage's work gets what was sent.
         """
         return view.computed
 

@@ -16,7 +16,12 @@ from thiefbench.engine.views.attacker import AttackerPolicy
 
 
 def lesson_view(
-    context: SwarmContext, attack: StageAttack, policy: Policy, stage: Mapping[str, torch.Tensor]
+    context: SwarmContext,
+    attack: StageAttack,
+    policy: Policy,
+    number: int,
+    start: torch.Tensor,
+    stage: Mapping[str, torch.Tensor],
 ) -> LessonView:
     """The offline view of a malicious stage.
 
@@ -24,6 +29,8 @@ def lesson_view(
         context: the swarm's.
         attack: picks the questions, as many as its `lessons`.
         policy: the start model, which is not modified.
+        number: the stage's, from 1.
+        start: the start weights of all stages, shape (stages, size).
         stage: the stage's tensors, by name.
     """
     rng = generator(context.seed, "lessons")
@@ -41,7 +48,7 @@ def lesson_view(
             [(after[name].detach().float() - start.detach().float()).reshape(-1) for name, start in stage.items()]
         )
 
-    return LessonView(view, taught)
+    return LessonView(view, taught, number, start)
 
 
 def of_stage(policy: Policy, names: Sequence[str]) -> Policy:

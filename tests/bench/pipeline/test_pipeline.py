@@ -168,6 +168,21 @@ def test_recomputation_finds_every_lie_and_no_honest_stage(attack: str, rejected
     assert caught == ([(1, 2)] if rejected else [])
 
 
+@pytest.mark.parametrize("attack", ["SendsOnce", "Overwrites"])
+def test_a_stage_that_lies_only_once_or_in_place_is_found_and_nobody_else(attack: str) -> None:
+    played = swarm(suite("recomputation(share=1.0)", attacks=(f"{LIARS}:{attack}",)))
+    played.round(1)
+    assert [row.stage for row in played.stage_rows if row.action == "reject"] == [2]
+
+
+def test_the_seed_does_not_tell_whose_work_is_repeated() -> None:
+    played = swarm(suite("recomputation(share=0.5)", attacks=(f"{LIARS}:Foresees(share=0.5)",)))
+    for number in range(1, 11):
+        played.round(number)
+    assert any(row.altered for row in played.stage_rows), "it expects some rounds to be safe"
+    assert [row.stage for row in played.stage_rows if row.action == "reject"] == [2]
+
+
 def test_recomputation_costs_its_share() -> None:
     played = swarm(suite("recomputation(share=0.25)", attacks=(f"{LIARS}:Adds(first=99)",)))
     for number in range(1, 11):
@@ -207,6 +222,18 @@ def test_a_lost_stage_is_recovered_from_its_neighbours() -> None:
     assert moments and not any(".layers.2." in name for name in moments), "with a fresh optimizer"
     played.round(2)
     assert bool(played.weights.stacked().isfinite().all())
+
+
+def test_checks_see_the_weights_before_a_recovery() -> None:
+    of = suite(f"{LIARS}:Recoveries", attacks=(f"{LIARS}:Adds(first=9)",))
+    played = swarm(replace(of, pipeline=PipelineSpec(losses=0.999)))
+    start = played.weights.stacked()
+    played.round(1)
+    (seen,) = {view.stage: view for view in played._checks[0].views}.values()  # type: ignore[union-attr]
+    assert torch.equal(seen.before_recovery, start) and not torch.equal(seen.before[1], start[1])
+    quiet = swarm(of)
+    quiet.round(1)
+    assert [view.before_recovery for view in quiet._checks[0].views] == [None]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
