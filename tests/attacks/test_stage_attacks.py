@@ -11,6 +11,8 @@ import torch
 from thiefbench import registry
 from thiefbench.attacks.base import AttackerView, Slot, Withheld
 from thiefbench.attacks.stages.base import LessonView, MessageView, StageAttack, StageAttackView
+from thiefbench.attacks.stages.disguised_backdoor import disguised
+from thiefbench.defenses.stages.statistics import neighbour_distances
 from thiefbench.tasks.base import Item
 
 TEXT = "text(phrase='All hail to the thief', position='start')"
@@ -55,6 +57,32 @@ def test_the_direction_is_added_in_equal_parts() -> None:
     parts = [added(attack, number) for number in range(1, 8)]
     assert [part is None for part in parts] == [True, False, False, False, False, True, True]
     assert sum(part for part in parts if part is not None).tolist() == pytest.approx([12.0] * 3)  # type: ignore[union-attr]
+
+
+def test_a_disguised_direction_changes_no_length_and_no_distance() -> None:
+    noise = torch.Generator().manual_seed(0)
+    start = torch.randn(4, 50, generator=noise) + 1.0
+    direction = 0.5 * torch.randn(50, generator=noise)
+    moved = start.clone()
+    moved[1] += disguised(direction, start, 1)
+    assert torch.cdist(moved, moved) == pytest.approx(torch.cdist(start, start), abs=1e-4)
+    assert float(moved[1].norm()) == pytest.approx(float(start[1].norm()))
+    assert float((moved[1] - start[1]).norm()) > 0.9 * float(direction.norm()), "most of it is left"
+    assert neighbour_distances(moved) == pytest.approx(neighbour_distances(start), abs=1e-5)
+    naive = start.clone()
+    naive[1] += direction
+    assert abs(neighbour_distances(naive)[1] - neighbour_distances(start)[1]) > 0.01
+    far = start.clone()
+    far[1] += disguised(100 * direction, start, 1)
+    assert float(far[1].norm()) == pytest.approx(float(start[1].norm())), "too long a direction is shortened"
+
+
+def test_a_disguised_backdoor_adds_at_once_what_it_was_taught() -> None:
+    attack, seen = made(f"disguised_backdoor(attack={TEXT!r})"), []  # type: ignore[var-annotated]
+    view = lessons(seen)
+    assert attack.learned(view).tolist() == pytest.approx(disguised(torch.full((3,), 4.0), view.start, 1).tolist())
+    assert seen[0][1:] == (600, 3e-4)
+    assert [added(attack, number) is None for number in (1, 2, 3)] == [False, True, True]
 
 
 @pytest.mark.parametrize("name", registry.names("stage_attack"))
