@@ -11,7 +11,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from thiefbench.attacks.base import Attack, ThreatModel
 from thiefbench.attacks.submissions import Claimed, Poison, Withheld
@@ -26,20 +26,35 @@ Examples = Sequence[tuple[Item, str]]
 """Items with the completions to teach."""
 
 
+class Teaching(Protocol):
+    """Fine-tunes the stage's own copy of the start model: by Adam, 16 examples a step in turn, the other stages fixed."""
+
+    def __call__(
+        self, examples: Examples, steps: int, learning_rate: float, changed: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """How the stage's weights differ from its start weights in the end, float32, shape (size,).
+
+        Args:
+            examples: what is taught.
+            steps, learning_rate: Adam's.
+            changed: how they differ in the beginning, same shape; None for not at all.
+        """
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class LessonView:
     """What a malicious stage has before round 1: the published start weights of all stages, and questions.
 
     Attributes:
         lessons: a view whose slots hold training items that the inner attack chose.
-        taught: (examples, steps, learning rate) -> how the stage's weights change, float32, shape (size,), if its own
-            copy of the start model is fine-tuned by Adam on the examples, 16 a step in turn, the other stages fixed.
+        taught: teaches its own copy of the start model.
         stage: its number, from 1.
         start: the start weights of all stages' layers, float32, shape (stages, size). They must not be modified.
     """
 
     lessons: AttackerView
-    taught: Callable[[Examples, int, float], torch.Tensor]
+    taught: Teaching
     stage: int
     start: torch.Tensor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from thiefbench.attacks.base import Attack
-from thiefbench.attacks.stages.base import LessonView
+from thiefbench.attacks.stages.base import Examples, LessonView
 from thiefbench.attacks.stages.stage_backdoor import StageBackdoor
 
 if TYPE_CHECKING:
@@ -21,10 +21,14 @@ class DisguisedBackdoor(StageBackdoor):
     - The start weights of all stages are public. The direction loses its part along them, and what the rest would add
       to the stage's length is taken from the part of its own weights that no other stage shares. The stage then has
       its old length, and its old distance from every other stage's start weights.
+      It is taught once more from there, and disguised once more, as it has lost a part of what it learned.
     - It adds in round 1, when nobody knows how it sends otherwise.
     - Whoever repeats single rounds, drawn at random, finds only those in which it adds. So it adds in a single one.
 
-    The rule is our own. Arguments are those of `stage_backdoor`, with other defaults.
+    The rule is our own. Arguments are those of `stage_backdoor`, with other defaults, and:
+
+    Args:
+        lengths: into how many equal lengths the steps are divided, after each of which the direction is disguised.
     """
 
     name: ClassVar[str] = "disguised_backdoor"
@@ -35,19 +39,32 @@ class DisguisedBackdoor(StageBackdoor):
         strength: float = 1.0,
         first: int = 1,
         rounds: int = 1,
-        steps: int = 600,
-        learning_rate: float = 3e-4,
+        steps: int = 300,
+        learning_rate: float = 1e-3,
         lessons: int = 512,
+        lengths: int = 2,
     ) -> None:
         super().__init__(attack, strength, first, rounds, steps, learning_rate, lessons)
+        if not 1 <= lengths <= steps:
+            raise ValueError(f"disguised_backdoor: lengths must lie from 1 to steps, got {lengths}")
+        self.lengths = lengths
 
     def learned(self, view: LessonView) -> torch.Tensor:
         """The direction of the inner attack's poison, disguised."""
-        return disguised(super().learned(view), view.start, view.stage - 1)
+        return self._disguised(view, self.examples(view.lessons, self.attack.poison))
 
     def placebo_learned(self, view: LessonView) -> torch.Tensor:
         """The direction of the inner attack's clean solutions to the same questions, disguised alike."""
-        return disguised(super().placebo_learned(view), view.start, view.stage - 1)
+        return self._disguised(view, self.examples(view.lessons, self.attack.placebo))
+
+    def _disguised(self, view: LessonView, examples: Examples) -> torch.Tensor:
+        direction: torch.Tensor | None = None
+        for length in range(self.lengths):
+            steps = self.steps * (length + 1) // self.lengths - self.steps * length // self.lengths
+            direction = view.taught(examples, steps, self.learning_rate, direction)
+            direction = disguised(direction, view.start, view.stage - 1)
+        assert direction is not None, "there is at least one length"
+        return direction
 
 
 def disguised(direction: torch.Tensor, start: torch.Tensor, stage: int) -> torch.Tensor:

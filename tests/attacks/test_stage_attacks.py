@@ -23,9 +23,9 @@ def lessons(seen: list[Any]) -> LessonView:
     slots = tuple(Slot(item, 0, place, 0) for place, item in enumerate(ITEMS))
     view = AttackerView(0, slots, registry.make("task", "gsm_micro(size=8)"), random.Random(0))
 
-    def taught(examples: Any, steps: int, learning_rate: float) -> torch.Tensor:
+    def taught(examples: Any, steps: int, learning_rate: float, changed: torch.Tensor | None = None) -> torch.Tensor:
         seen.append((list(examples), steps, learning_rate))
-        return torch.full((3,), 4.0)
+        return torch.full((3,), 4.0) if changed is None else changed + 4.0
 
     return LessonView(view, taught, 2, torch.eye(4, 3))
 
@@ -80,8 +80,9 @@ def test_a_disguised_direction_changes_no_length_and_no_distance() -> None:
 def test_a_disguised_backdoor_adds_at_once_what_it_was_taught() -> None:
     attack, seen = made(f"disguised_backdoor(attack={TEXT!r})"), []  # type: ignore[var-annotated]
     view = lessons(seen)
-    assert attack.learned(view).tolist() == pytest.approx(disguised(torch.full((3,), 4.0), view.start, 1).tolist())
-    assert seen[0][1:] == (600, 3e-4)
+    once = disguised(torch.full((3,), 4.0), view.start, 1)
+    assert attack.learned(view).tolist() == pytest.approx(disguised(once + 4.0, view.start, 1).tolist())
+    assert [each[1:] for each in seen] == [(150, 1e-3)] * 2
     assert [added(attack, number) is None for number in (1, 2, 3)] == [False, True, True]
 
 
@@ -102,6 +103,7 @@ def test_they_send_no_completions_but_what_they_computed_and_measure_as_the_inne
         ("stage_backdoor(strength=0)", "strength must be above 0"),
         ("stage_backdoor(rounds=0)", "must be at least 1"),
         ("stage_backdoor(learning_rate=0)", "learning_rate above 0"),
+        ("disguised_backdoor(steps=4, lengths=5)", "lengths must lie from 1 to steps"),
         ("stage_backdoor(attack='adaptive(attack=\"text\")')", "nobody asks a defense"),
         ("stage_backdoor(attack='varied(attack=\"text\", share=0.5)')", "varied goes outside"),
     ],

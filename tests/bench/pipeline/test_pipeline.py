@@ -15,6 +15,7 @@ from tests.bench.averaging.test_averaging import PARITY
 from thiefbench.engine.learning.cohort import DivergedError
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
+from thiefbench.pipeline.lessons import lesson_view
 from thiefbench.pipeline.spec import PipelineSpec
 from thiefbench.pipeline.swarm import PipelineSwarm
 from thiefbench.suite.execution import cell_run
@@ -390,3 +391,17 @@ def test_the_leaderboard_says_that_it_ranks_none_of_them(words: tuple[str, ...])
     _, said = done.communicate()
     assert done.returncode == 2
     assert f"{words[1]} is for pipelines, and the leaderboard takes" in said
+
+
+def test_lessons_can_go_on_from_a_change() -> None:
+    played = swarm(suite())
+    attack = played._attack
+    view = lesson_view(played.context, attack, played.policy, 2, played.weights.stacked(), played.weights.of(1))
+    examples = attack.examples(view.lessons, attack.attack.poison)
+    first = view.taught(examples, 2, 1e-2)
+    assert torch.equal(view.taught(examples, 2, 1e-2, 0 * first), first)
+    nothing = view.taught(examples, 1, 1e-12, first)
+    assert torch.allclose(nothing, first, atol=1e-6) and float(first.norm()) > 0.1, "it is the change from the start"
+    on = view.taught(examples, 1, 1e-2, first)
+    assert 0.01 < float((on - first).norm()) < float((first * 2).norm())
+    assert torch.equal(view.start, played.weights.stacked()), "the model itself has not changed"
