@@ -27,7 +27,7 @@ Examples = Sequence[tuple[Item, str]]
 
 
 class Teaching(Protocol):
-    """Fine-tunes the stage's own copy of the start model: by Adam, 16 examples a step in turn, the other stages fixed."""
+    """Fine-tunes the stage's own copy of the start model by Adam, 16 examples a step in turn, other stages fixed."""
 
     def __call__(
         self, examples: Examples, steps: int, learning_rate: float, changed: torch.Tensor | None = None
