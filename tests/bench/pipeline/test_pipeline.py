@@ -15,6 +15,8 @@ from tests.bench.averaging.test_averaging import PARITY
 from thiefbench.engine.learning.cohort import DivergedError
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
+from thiefbench.leaderboard import submit
+from thiefbench.leaderboard.entry import EntryError
 from thiefbench.pipeline.lessons import lesson_view
 from thiefbench.pipeline.spec import PipelineSpec
 from thiefbench.pipeline.swarm import PipelineSwarm
@@ -25,6 +27,7 @@ from thiefbench.suite.report.page import facts
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.merging import MergeError, merge
 from thiefbench.suite.store.records import Record, Store, identify
+from thiefbench.suite.suite_yaml import SuiteError, load_suite
 from thiefbench.tasks.base import Sampling
 
 LIARS = f"{Path(__file__).with_name('liars.py')}"
@@ -375,14 +378,18 @@ def test_layers_that_cannot_be_divided_are_said() -> None:
 
 
 def test_a_suite_file_can_ask_for_it(tmp_path: Path) -> None:
-    from thiefbench.suite.suite_yaml import SuiteError, load_suite
-
     fields = {"nodes": 1, "malicious": 0, "prompts": 4, "group": 4}
     file = tiny.suite_file(tmp_path, pipeline={"skip": 0.25}, swarm=fields, attacks=[BACKDOOR])
     assert load_suite(str(file)).scenes[0].pipeline == PipelineSpec(skip=0.25)
     file = tiny.suite_file(tmp_path, pipeline={"skips": 0.25}, swarm=fields, attacks=[BACKDOOR])
     with pytest.raises(SuiteError, match=r"pipeline.*skips"):
         load_suite(str(file))
+
+
+def test_the_leaderboard_says_that_its_suite_ranks_nothing() -> None:
+    assert all(part.pipeline for part in load_suite("pipeline-v1").scenes)
+    with pytest.raises(EntryError, match=r"no defense can be ranked on pipeline-v1.*takes no stage checks"):
+        submit.released("pipeline-v1")
 
 
 @pytest.mark.parametrize("words", [("check", "recomputation"), ("check-attack", "stage_backdoor")])
