@@ -497,8 +497,8 @@ def _check_taken(kind: Literal["attack", "defense"], spec: str) -> None:
     for part in registry.parts(kind, spec):
         if (name := registry.parse(kind, part).target) in elsewhere:
             raise UsageError(
-                f"{name} is for {elsewhere[name]}, and the leaderboard takes {taken} only; measure it with thiefbench "
-                "run and a suite of such swarms, as averaging-v1 or pipeline-v1"
+                f"{name} is for {elsewhere[name]}, and the leaderboard takes {taken} only; measure it with a suite of "
+                "your own"
             )
 
 
