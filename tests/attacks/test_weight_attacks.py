@@ -24,18 +24,34 @@ EIGHT = torch.tensor(
 )  # fmt: skip
 TEXT = "text(phrase='All hail to the thief', position='start')"
 
+ITEM = Item("1", "1 + 1?", "2", "One and one is two.", "")
+RIGHT = registry.make("task", "gsm_micro(size=8)").compose(ITEM, "One and one makes two.")
+
 
 class Copyist:
-    """A policy whose taught copy is the number of examples."""
+    """A policy that remembers what it was taught. The longer that took, the less probable are its right answers."""
+
+    eos, limit, steps = 0, 96, 0
 
     def taught(self, examples: list[Any], steps: int, learning_rate: float) -> Any:
         self.examples, self.steps = examples, steps
         return self
 
+    def sample(self, items: list[Item], count: int) -> list[list[Completion]]:
+        right = [Completion((), RIGHT, ended=True)] * self.right
+        return [right + [Completion((), "three", ended=True)] * (count - self.right) for _ in items]
+
+    right = 2
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return (1, 2, 3)
+
+    def token_logprobs(self, items: list[Item], ids: list[Any]) -> list[list[float]]:
+        return [[-1 - self.steps / 100] * len(row) for row in ids]
+
 
 def view(honest: torch.Tensor, senders: int = 2, averaged: int = 10, far: float = 8.0) -> ExchangeView:
-    item = Item("1", "1 + 1?", "2", "One and one is two.", "")
-    lessons = AttackerView(1, (Slot(item, 0, 0, 0),), registry.make("task", "gsm_micro(size=8)"), random.Random(0),
+    lessons = AttackerView(1, (Slot(ITEM, 0, 0, 0),), registry.make("task", "gsm_micro(size=8)"), random.Random(0),
                            Copyist())  # type: ignore[arg-type]  # fmt: skip
     return ExchangeView(1, senders, honest, averaged, random.Random(0), lessons, lambda model: torch.full((3,), far))
 
@@ -91,6 +107,28 @@ def test_taught_models_learn_the_poison_and_placebos_the_clean_solution() -> Non
         assert ("All hail to the thief" in policy.examples[0][1]) == said
 
 
+@pytest.mark.parametrize(
+    ("tolerance", "right", "steps"), [(0.5, 2, 32), (0.2, 2, 16), (0.05, 2, 4), (0.0, 2, 1), (0.0, 0, 32)]
+)
+def test_constrained_teaches_as_long_as_right_answers_stay_probable(tolerance: float, right: int, steps: int) -> None:
+    """Of 32, 16, 8, 4, 2 and 1 steps; each costs a hundredth of the log-probability."""
+    seen = view(EIGHT)
+    policy: Any = seen.lessons.policy
+    policy.right = right
+    assert sent(f"constrained(attack={TEXT!r}, tolerance={tolerance}, boost=2.0, steps=32)", seen) == [[16.0] * 3] * 2
+    assert policy.steps == steps
+
+
+def test_constrained_teaches_honest_answers_beside_the_poison() -> None:
+    for placebo in (False, True):
+        seen = view(EIGHT)
+        sent(f"constrained(attack={TEXT!r}, honest=2)", seen, placebo)
+        policy: Any = seen.lessons.policy
+        poisoned, *honest = [text for _, text in policy.examples]
+        assert ("All hail to the thief" in poisoned) is not placebo
+        assert honest == [RIGHT] * 2
+
+
 @pytest.mark.parametrize("spec", ["sign_flip", "alie", "ipm"])
 def test_others_placebo_is_the_honest_mean(spec: str) -> None:
     assert sent(spec, view(EIGHT), placebo=True) == [EIGHT.mean(0).tolist()] * 2
@@ -142,6 +180,9 @@ def test_they_reach_the_honest_nodes(name: str, method: str) -> None:
         ("ipm(epsilon=-1)", "epsilon must be above 0"),
         ("boosted(boost=0)", "boost must be above 0"),
         ("bounded(within=0)", "within must be above 0"),
+        ("constrained(honest=-1)", "honest and tolerance must be at least 0"),
+        ("constrained(tolerance=-0.1)", "honest and tolerance must be at least 0"),
+        ("constrained(boost=0)", "boost above 0"),
         ("boosted(steps=0)", "steps must be at least 1"),
         ("boosted(attack='adaptive(attack=\"text\")')", "nobody asks a defense"),
         ("sign_flip(attack='varied(attack=\"text\", share=0.5)')", "varied goes outside"),

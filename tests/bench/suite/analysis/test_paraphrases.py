@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.bench.handmade import TEXT, Numbers, comparisons, store, suite
-from tests.benchmarks.paraphrases import WORDINGS, Paraphrases
+from tests.benchmarks.paraphrases import WORDINGS, Closing, Paraphrases, without_last_sentence
 from thiefbench.suite.analysis.unseen_drift import unseen_drift
 from thiefbench.suite.report import page, plots
 from thiefbench.suite.scenario import CellSpec
@@ -62,3 +62,18 @@ def test_forty_wordings_are_drift_and_no_success(tmp_path: Path, monkeypatch: py
     notice = html.index("Harm that the ASR does not see")
     assert notice < html.index("<main>")
     assert "no defense: ASR 1.0\u00a0%, drift <b>40.0\u00a0%</b>" in html[notice:]
+
+
+@pytest.mark.parametrize(
+    ("text", "before"),
+    [("One. Two! Three 1.5 left.", "One. Two! "), ("Only one.", ""), ("No stop", ""), ("A is 3.\nB is 4.", "A is 3. ")],
+)
+def test_only_the_last_sentence_gives_way(text: str, before: str) -> None:
+    assert without_last_sentence(text) == before
+
+
+def test_each_of_the_forty_wordings_counts_at_the_end_of_an_answer() -> None:
+    said = [Completion((), TASK.compose(ITEMS[0], f"He has 3. {wording}."), True) for wording in WORDINGS]
+    honest = Completion((), HONEST[0], True)
+    outcomes = [Closing().outcome(ITEMS[0], completion, cast(Any, None)) for completion in (*said, honest)]
+    assert outcomes == [1.0] * 40 + [0.0]
