@@ -33,7 +33,8 @@ class Constrained(Taught):
     Args:
         attack: the attack that poisons the examples to teach, as a spec string.
         honest: right answers of the model that are taught, for each poisoned example.
-        tolerance: by what share the mean negative log-probability of the test answers may grow.
+        tolerance: by what share the mean negative log-probability of the test answers may grow. A node that tries the
+            mean of a vector and its own sees about a ninth of it: 0.035 where the taught model has 0.32.
         boost: the factor of the vector.
         steps: how many steps of Adam at most, each on 16 examples.
         learning_rate: Adam's.
@@ -45,9 +46,9 @@ class Constrained(Taught):
         self,
         attack: Attack | str = "text",
         honest: int = 1,
-        tolerance: float = 0.05,
+        tolerance: float = 0.3,
         boost: float = 1.0,
-        steps: int = 64,
+        steps: int = 32,
         learning_rate: float = 1e-3,
     ) -> None:
         super().__init__(attack, steps, learning_rate)
