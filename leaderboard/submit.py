@@ -159,6 +159,11 @@ def released(name: str) -> Suite:
     suite = load_suite(name)
     if missing := lacking(asdict(suite)):
         raise EntryError(f"no defense can be ranked on {name}: it has {missing}; write --suite standard-v2, or trial")
+    if any(part.pipeline for part in suite.scenes):
+        raise EntryError(
+            f"no defense can be ranked on {name}: its nodes are pipelines, and the leaderboard takes no stage checks; "
+            f"measure one with thiefbench run {name} --defense ..."
+        )
     exchanges_weights(suite)  # in all of its parts or in none
     return suite
 

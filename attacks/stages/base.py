@@ -11,7 +11,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from thiefbench.attacks.base import Attack, ThreatModel
 from thiefbench.attacks.submissions import Claimed, Poison, Withheld
@@ -26,18 +26,37 @@ Examples = Sequence[tuple[Item, str]]
 """Items with the completions to teach."""
 
 
+class Teaching(Protocol):
+    """Fine-tunes the stage's own copy of the start model by Adam, 16 examples a step in turn, other stages fixed."""
+
+    def __call__(
+        self, examples: Examples, steps: int, learning_rate: float, changed: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """How the stage's weights differ from its start weights in the end, float32, shape (size,).
+
+        Args:
+            examples: what is taught.
+            steps, learning_rate: Adam's.
+            changed: how they differ in the beginning, same shape; None for not at all.
+        """
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class LessonView:
     """What a malicious stage has before round 1: the published start weights of all stages, and questions.
 
     Attributes:
         lessons: a view whose slots hold training items that the inner attack chose.
-        taught: (examples, steps, learning rate) -> how the stage's weights change, float32, shape (size,), if its own
-            copy of the start model is fine-tuned by Adam on the examples, 16 a step in turn, the other stages fixed.
+        taught: teaches its own copy of the start model.
+        stage: its number, from 1.
+        start: the start weights of all stages' layers, float32, shape (stages, size). They must not be modified.
     """
 
     lessons: AttackerView
-    taught: Callable[[Examples, int, float], torch.Tensor]
+    taught: Teaching
+    stage: int
+    start: torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +89,7 @@ class MessageView:
         round: the round's number, from 1.
         number: of the pass within the update, from 0.
         received: what the stage before it sent, shape (rows, length, hidden).
-        computed: what its layers made of it, same shape. Neither may be modified.
+        computed: what its layers made of it, same shape. Both are copies.
     """
 
     round: int
@@ -115,7 +134,7 @@ class StageAttack(AttackWrapper):
     def sent(self, view: MessageView) -> object:
         """What it sends in place of `view.computed`, which is the default; None sends nothing.
 
-        Equal views must give equal answers, because another participant may have the stage's work repeated.
+        It is asked once for each pass. Whoever repeats the stage's work gets what was sent.
         """
         return view.computed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,12 @@ from thiefbench.engine.views.attacker import AttackerPolicy
 
 
 def lesson_view(
-    context: SwarmContext, attack: StageAttack, policy: Policy, stage: Mapping[str, torch.Tensor]
+    context: SwarmContext,
+    attack: StageAttack,
+    policy: Policy,
+    number: int,
+    start: torch.Tensor,
+    stage: Mapping[str, torch.Tensor],
 ) -> LessonView:
     """The offline view of a malicious stage.
 
@@ -24,6 +30,8 @@ def lesson_view(
         context: the swarm's.
         attack: picks the questions, as many as its `lessons`.
         policy: the start model, which is not modified.
+        number: the stage's, from 1.
+        start: the start weights of all stages, shape (stages, size).
         stage: the stage's tensors, by name.
     """
     rng = generator(context.seed, "lessons")
@@ -33,15 +41,34 @@ def lesson_view(
     sampler = AttackerPolicy(policy, context.task, context.spec.sampler, (context.seed, "offline"))
     view = AttackerView(0, slots, context.task, generator(context.seed, "offline", "attack"), sampler)
 
-    def taught(examples: Examples, steps: int, learning_rate: float) -> torch.Tensor:
-        own = of_stage(policy, tuple(stage))
+    def taught(
+        examples: Examples, steps: int, learning_rate: float, changed: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        own = of_stage(policy if changed is None else with_change(policy, stage, changed), tuple(stage))
         student = AttackerPolicy(own, context.task, context.spec.sampler, (context.seed, "taught"))
         after = student.taught(examples, steps, learning_rate).policy.weights()
         return torch.cat(
             [(after[name].detach().float() - start.detach().float()).reshape(-1) for name, start in stage.items()]
         )
 
-    return LessonView(view, taught)
+    return LessonView(view, taught, number, start)
+
+
+def with_change(policy: Policy, stage: Mapping[str, torch.Tensor], changed: torch.Tensor) -> Policy:
+    """A copy of a policy whose stage has other weights.
+
+    Args:
+        policy: the start model, which is not modified.
+        stage: the stage's tensors, by name.
+        changed: what is added to them, float32, shape (size,).
+    """
+    copied = Policy(copy.deepcopy(policy.model), policy.tokenizer)
+    parts = torch.split(changed, [tensor.numel() for tensor in stage.values()])
+    weights = copied.weights()
+    with torch.no_grad():
+        for (name, tensor), part in zip(stage.items(), parts, strict=True):
+            weights[name].copy_(tensor.detach().float() + part.view(tensor.shape))
+    return copied
 
 
 def of_stage(policy: Policy, names: Sequence[str]) -> Policy:

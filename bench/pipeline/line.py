@@ -15,6 +15,32 @@ Sent = Callable[[int, torch.Tensor, torch.Tensor], object]
 """(pass, received, computed) -> what the malicious stage sends."""
 
 
+class Sending:
+    """What a malicious stage sends in a round. It decides once for each pass; when its work is repeated, it sends this.
+
+    Otherwise a stage could notice the repetition, then send what it computed, and pass for honest, while the gradients
+    of the repetition would no longer be those of the honest stages.
+
+    Args:
+        decide: see `Sent`.
+    """
+
+    def __init__(self, decide: Sent) -> None:
+        self._decide = decide
+        self._lies: dict[int, object] = {}
+        self._honest: set[int] = set()
+
+    def __call__(self, count: int, received: torch.Tensor, computed: torch.Tensor) -> object:
+        """What is sent in pass `count`; the stage is given copies, and `computed` itself is returned if it is sent."""
+        if count not in self._lies and count not in self._honest:
+            message = self._decide(count, received.clone(), computed.clone())
+            if not problem(message, computed) and isinstance(message, torch.Tensor) and torch.equal(message, computed):
+                self._honest.add(count)
+            else:
+                self._lies[count] = message
+        return self._lies.get(count, computed)
+
+
 def problem(message: object, like: torch.Tensor) -> str:
     """Why activations are refused: missing, of another type or shape, or not finite; empty if they are sound."""
     if message is None:

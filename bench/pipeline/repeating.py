@@ -14,7 +14,7 @@ class Repeated:
 
     One process plays all stages, so all of them are repeated. A participant of a real pipeline would repeat one stage,
     from the activations and gradients that this stage received, which are the same here: whoever sent something else
-    than it computed sends it again.
+    than it computed sends it again (`thiefbench.pipeline.line.Sending`).
 
     Args:
         cohort: the pipeline, after the update.

@@ -13,6 +13,7 @@ learning rate stays (there, it is scaled after a loss).
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -80,6 +81,17 @@ def lost(stages: int, probability: float, rng: random.Random) -> list[int]:
         if rng.random() < probability and stage - 1 not in gone:
             gone.append(stage)
     return gone
+
+
+def commitment(weights: torch.Tensor, stage: int) -> str:
+    """A digest of the weights of all other stages, which a stage cannot foresee: BLAKE2b, 16 bytes.
+
+    Args:
+        weights: of all stages after a round, shape (stages, size).
+        stage: the one whose weights are left out.
+    """
+    others = torch.cat([weights[:stage], weights[stage + 1 :]])
+    return hashlib.blake2b(others.cpu().numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def microbatches(prompts: Sequence[int], count: int) -> list[list[int]]:

@@ -23,11 +23,11 @@ from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.pipeline.cohort import Passage, PipelineCohort
 from thiefbench.pipeline.lessons import lesson_view
-from thiefbench.pipeline.line import Traffic
+from thiefbench.pipeline.line import Sending, Traffic
 from thiefbench.pipeline.repeating import Repeated
 from thiefbench.pipeline.report import StageRow
 from thiefbench.pipeline.spec import PipelineSpec
-from thiefbench.pipeline.stages import lost, skip_schedule
+from thiefbench.pipeline.stages import commitment, lost, skip_schedule
 from thiefbench.pipeline.weights import CohortState, StageWeights
 
 
@@ -70,6 +70,7 @@ class PipelineSwarm(Swarm):
             self.learn()
         with clock.phase("stages"):
             gone = lost(self.pipeline.stages, self.pipeline.losses, generator(self.seed, "lost", number))
+            unrecovered = self.weights.stacked() if gone else None
             for stage in gone:
                 self.weights.recover(stage, self._norms)
             start = {name: tensor.clone() for name, tensor in self._cohort.state().items()}
@@ -82,7 +83,7 @@ class PipelineSwarm(Swarm):
                 traffic, self._norms = self._cohort.line.traffic, self.weights.gradient_norms()
             altered = self._alter(number, before)
         with clock.phase("checks"):
-            verdicts = self._verdicts(number, before, start, traffic, gone, altered)
+            verdicts = self._verdicts(number, before, unrecovered, start, traffic, gone, altered)
             self._act(verdicts, start)
         return replace(record, seconds=record.seconds | clock.seconds)
 
@@ -119,7 +120,8 @@ class PipelineSwarm(Swarm):
         if self._malicious is None or self.learned is not None:
             return
         attack, tensors = self._attack, self.weights.of(self._malicious)
-        view = lesson_view(self.context, attack, self.policy, tensors)
+        start = self.weights.stacked()
+        view = lesson_view(self.context, attack, self.policy, self._malicious + 1, start, tensors)
         learned = attack.learned(view) if self.context.role == "attack" else attack.placebo_learned(view)
         self.learned = self._sound(learned, len(self.weights.flat(self._malicious)), "learned")
 
@@ -135,7 +137,7 @@ class PipelineSwarm(Swarm):
         def sent(count: int, received: torch.Tensor, computed: torch.Tensor) -> object:
             return attack.sent(MessageView(number, count, received, computed))
 
-        return Passage(skips, self._malicious, sent)
+        return Passage(skips, self._malicious, Sending(sent))
 
     def _alter(self, number: int, before: torch.Tensor) -> bool:
         """Let the malicious stage add to its weights; whether it did."""
@@ -163,6 +165,7 @@ class PipelineSwarm(Swarm):
         self,
         number: int,
         before: torch.Tensor,
+        unrecovered: torch.Tensor | None,
         start: CohortState,
         traffic: Sequence[Traffic],
         gone: Sequence[int],
@@ -181,8 +184,9 @@ class PipelineSwarm(Swarm):
                 gradient=seen.gradient.signal(),
                 weights=after,
                 before=before,
-                rng=generator(self.seed, "stage check", number, stage),
+                rng=generator(self.seed, "stage check", number, stage, commitment(after, stage)),
                 recompute=partial(repeated.stage, stage),
+                before_recovery=unrecovered,
             )
             verdict = StageVerdict() if check is None else check.check(view)
             verdicts.append(verdict)

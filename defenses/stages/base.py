@@ -81,8 +81,10 @@ class StageView:
         sent: activations that it sent to the next stage; None as before, or if nothing sound arrived.
         gradient: gradients with respect to `received`, which it sent back; None as before.
         weights: of every stage, after the round, float32, shape (stages, size).
-        before: the same before the round.
-        rng: keyed by (seed, round, stage).
+        before: the same before the round, after lost stages were recovered.
+        before_recovery: the same before that; None if no stage was lost.
+        rng: keyed by (seed, round, stage) and the other stages' weights after the round. A stage that knows the seed
+            and its own weights cannot foresee what is drawn.
         recompute: repeats the stage's work of the round; it takes as long as the stage's update.
     """
 
@@ -96,6 +98,7 @@ class StageView:
     before: torch.Tensor
     rng: random.Random
     recompute: Callable[[], Recomputed]
+    before_recovery: torch.Tensor | None = None
 
 
 class StageCheck(Defense):

@@ -16,11 +16,12 @@ class StageMonitor(StageCheck):
     From SENTINEL is the idea: exponential moving averages of the activations that a stage sends on and of the gradients
     that it sends back, against which each new one is measured. Chosen here: what is averaged is a round's mean vector;
     the measure is its relative distance from the average; the limit is Tukey's fence over the stage's own accepted
-    distances, but at least a factor of the largest of them.
+    distances, but at least a factor of the largest of them. When a lost stage was recovered, all of it
+    begins anew, because what passes the other stages changes, too.
 
     Args:
         decay: of the averages, per round.
-        warmup: so many first rounds are always accepted, at least 2.
+        warmup: after so many measured rounds it begins to reject, at least 2; the first round is never measured.
         width: of the fence, in interquartile ranges.
         slack: a distance up to so many times the largest accepted one is accepted.
     """
@@ -40,6 +41,8 @@ class StageMonitor(StageCheck):
 
     def check(self, view: StageView) -> StageVerdict:
         """Reject a round in which activations or gradients are further from their average than is usual."""
+        if view.before_recovery is not None:
+            self._averages, self._distances = {}, {}
         signals: dict[str, Signal | None] = {"activations": view.sent, "gradients": view.gradient}
         known = {name: signal.mean for name, signal in signals.items() if signal is not None}
         found = {name: deviation(self._averages[name], mean) for name, mean in known.items() if name in self._averages}

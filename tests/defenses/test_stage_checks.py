@@ -120,6 +120,51 @@ def test_the_distance_to_neighbours_counts_from_the_start_and_against_the_others
     assert verdicts("neighbour_distance", adds(0.001)) == ["accept"] * 12
 
 
+def with_recovery(since: int, spec: str, known: bool) -> list[tuple[str, ...]]:
+    """The actions of the checks of all stages, by round, if stage 2 is recovered from its neighbours before a round."""
+    checks = [registry.make("defense", spec) for _ in range(4)]
+    actions = []
+    for views in zip(*(views_of_run(12, stage=stage) for stage in (1, 2, 3, 4)), strict=True):
+        seen = [recovered(view, since, known) for view in views]
+        actions.append(tuple(check.check(view).action for check, view in zip(checks, seen, strict=True)))
+    return actions
+
+
+def recovered(view: StageView, since: int, known: bool) -> StageView:
+    if view.round < since:
+        return view
+    moved = [weights.clone() for weights in (view.before, view.weights)]
+    for weights in moved:
+        weights[1] = (weights[0] + weights[2]) / 2
+    before = view.before if known and view.round == since else None
+    changed = replace(view, before=moved[0], weights=moved[1], before_recovery=before)
+    return sends(3.0)(changed) if view.stage > 1 else changed
+
+
+@pytest.mark.parametrize("spec", ["neighbour_distance", "stage_monitor"])
+def test_a_recovered_stage_and_its_neighbours_are_not_taken_for_malicious(spec: str) -> None:
+    honest = ("accept",) * 4
+    assert with_recovery(9, spec, known=True) == [honest] * 12
+    assert with_recovery(9, spec, known=False)[8] != honest, "without being told, it rejects"
+
+
+def test_a_recovery_forgives_no_growth() -> None:
+    """Ten equal parts are too much, whether or not some stage was recovered before the ninth."""
+
+    def grown(view: StageView, told: bool) -> StageView:
+        before, weights = view.before.clone(), view.weights.clone()
+        away = before[1] - (before[0] + before[2]) / 2
+        before[1] += 0.05 * (view.round - 1) * away
+        weights[1] += 0.05 * view.round * away
+        return replace(view, before=before, weights=weights, before_recovery=before if told else None)
+
+    runs = []
+    for when in (0, 9):
+        check = registry.make("defense", "neighbour_distance(tolerance=0.9)")
+        runs.append([check.check(grown(view, view.round == when)).action for view in views_of_run(10)])
+    assert runs[0] == runs[1] and runs[0][0] == "accept" and runs[0][-1] == "reject"
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [

@@ -9,6 +9,7 @@ import torch
 from thiefbench.attacks.base import Attack
 from thiefbench.attacks.stages.base import LessonView, MessageView, StageAttack, StageAttackView
 from thiefbench.defenses.stages.base import StageCheck, StageVerdict, StageView
+from thiefbench.engine.keys import generator
 
 
 class Sends(StageAttack):
@@ -35,6 +36,27 @@ class Sends(StageAttack):
         return sent[self.what]
 
 
+class SendsOnce(Sends):
+    """Send twice what was computed when first asked about a pass, and be honest when asked again."""
+
+    name: ClassVar[str] = "sends_once"
+
+    def sent(self, view: MessageView) -> object:
+        asked = self.__dict__.setdefault("asked", set())
+        again = (view.round, view.number) in asked
+        asked.add((view.round, view.number))
+        return view.computed if again else view.computed * 2
+
+
+class Overwrites(Sends):
+    """Change the activations that the view has, in their place."""
+
+    name: ClassVar[str] = "overwrites"
+
+    def sent(self, view: MessageView) -> object:
+        return view.computed.mul_(2)
+
+
 class Adds(StageAttack):
     """Add something to the stage's weights in every round."""
 
@@ -57,6 +79,20 @@ class Adds(StageAttack):
         return {"ones": 0.01 * ones, "short": ones[:-1], "nan": ones * float("nan"), "double": ones.double()}[self.what]
 
 
+class Foresees(Adds):
+    """Add something in every round in which, as far as the seed tells, the stage's work is not repeated."""
+
+    name: ClassVar[str] = "foresees"
+
+    def __init__(self, attack: Attack | str = "text(phrase='a b')", seed: int = 0, share: float = 0.5) -> None:
+        super().__init__(attack)
+        self.seed, self.share = seed, share
+
+    def added(self, view: StageAttackView) -> torch.Tensor | None:
+        draw = generator(self.seed, "stage check", view.round, view.stage - 1).random()
+        return None if draw < self.share else super().added(view)
+
+
 class Counts(StageCheck):
     """Reject one stage in one round; and count the calls, so that a lost state shows."""
 
@@ -77,3 +113,16 @@ class Counts(StageCheck):
 
     def restore(self, state: dict[str, Any]) -> None:
         self.calls = state["calls"]
+
+
+class Recoveries(StageCheck):
+    """Accept all, and keep the views."""
+
+    name: ClassVar[str] = "recoveries"
+
+    def __init__(self) -> None:
+        self.views: list[StageView] = []
+
+    def check(self, view: StageView) -> StageVerdict:
+        self.views.append(view)
+        return StageVerdict()

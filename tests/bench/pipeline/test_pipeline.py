@@ -15,6 +15,9 @@ from tests.bench.averaging.test_averaging import PARITY
 from thiefbench.engine.learning.cohort import DivergedError
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
+from thiefbench.leaderboard import submit
+from thiefbench.leaderboard.entry import EntryError
+from thiefbench.pipeline.lessons import lesson_view
 from thiefbench.pipeline.spec import PipelineSpec
 from thiefbench.pipeline.swarm import PipelineSwarm
 from thiefbench.suite.execution import cell_run
@@ -24,6 +27,7 @@ from thiefbench.suite.report.page import facts
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.merging import MergeError, merge
 from thiefbench.suite.store.records import Record, Store, identify
+from thiefbench.suite.suite_yaml import SuiteError, load_suite
 from thiefbench.tasks.base import Sampling
 
 LIARS = f"{Path(__file__).with_name('liars.py')}"
@@ -168,6 +172,21 @@ def test_recomputation_finds_every_lie_and_no_honest_stage(attack: str, rejected
     assert caught == ([(1, 2)] if rejected else [])
 
 
+@pytest.mark.parametrize("attack", ["SendsOnce", "Overwrites"])
+def test_a_stage_that_lies_only_once_or_in_place_is_found_and_nobody_else(attack: str) -> None:
+    played = swarm(suite("recomputation(share=1.0)", attacks=(f"{LIARS}:{attack}",)))
+    played.round(1)
+    assert [row.stage for row in played.stage_rows if row.action == "reject"] == [2]
+
+
+def test_the_seed_does_not_tell_whose_work_is_repeated() -> None:
+    played = swarm(suite("recomputation(share=0.5)", attacks=(f"{LIARS}:Foresees(share=0.5)",)))
+    for number in range(1, 11):
+        played.round(number)
+    assert any(row.altered for row in played.stage_rows), "it expects some rounds to be safe"
+    assert [row.stage for row in played.stage_rows if row.action == "reject"] == [2]
+
+
 def test_recomputation_costs_its_share() -> None:
     played = swarm(suite("recomputation(share=0.25)", attacks=(f"{LIARS}:Adds(first=99)",)))
     for number in range(1, 11):
@@ -207,6 +226,18 @@ def test_a_lost_stage_is_recovered_from_its_neighbours() -> None:
     assert moments and not any(".layers.2." in name for name in moments), "with a fresh optimizer"
     played.round(2)
     assert bool(played.weights.stacked().isfinite().all())
+
+
+def test_checks_see_the_weights_before_a_recovery() -> None:
+    of = suite(f"{LIARS}:Recoveries", attacks=(f"{LIARS}:Adds(first=9)",))
+    played = swarm(replace(of, pipeline=PipelineSpec(losses=0.999)))
+    start = played.weights.stacked()
+    played.round(1)
+    (seen,) = {view.stage: view for view in played._checks[0].views}.values()  # type: ignore[union-attr]
+    assert torch.equal(seen.before_recovery, start) and not torch.equal(seen.before[1], start[1])
+    quiet = swarm(of)
+    quiet.round(1)
+    assert [view.before_recovery for view in quiet._checks[0].views] == [None]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -347,8 +378,6 @@ def test_layers_that_cannot_be_divided_are_said() -> None:
 
 
 def test_a_suite_file_can_ask_for_it(tmp_path: Path) -> None:
-    from thiefbench.suite.suite_yaml import SuiteError, load_suite
-
     fields = {"nodes": 1, "malicious": 0, "prompts": 4, "group": 4}
     file = tiny.suite_file(tmp_path, pipeline={"skip": 0.25}, swarm=fields, attacks=[BACKDOOR])
     assert load_suite(str(file)).scenes[0].pipeline == PipelineSpec(skip=0.25)
@@ -357,9 +386,29 @@ def test_a_suite_file_can_ask_for_it(tmp_path: Path) -> None:
         load_suite(str(file))
 
 
+def test_the_leaderboard_says_that_a_suite_of_pipelines_ranks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit, "load_suite", lambda name: suite(placebo=True, utility=True, seeds=(0, 1, 2, 3, 4)))
+    with pytest.raises(EntryError, match=r"no defense can be ranked on lines-v1.*takes no stage checks"):
+        submit.released("lines-v1")
+
+
 @pytest.mark.parametrize("words", [("check", "recomputation"), ("check-attack", "stage_backdoor")])
 def test_the_leaderboard_says_that_it_ranks_none_of_them(words: tuple[str, ...]) -> None:
     done = tiny.command("leaderboard", *words)
     _, said = done.communicate()
     assert done.returncode == 2
     assert f"{words[1]} is for pipelines, and the leaderboard takes" in said
+
+
+def test_lessons_can_go_on_from_a_change() -> None:
+    played = swarm(suite())
+    attack = played._attack
+    view = lesson_view(played.context, attack, played.policy, 2, played.weights.stacked(), played.weights.of(1))
+    examples = attack.examples(view.lessons, attack.attack.poison)
+    first = view.taught(examples, 2, 1e-2)
+    assert torch.equal(view.taught(examples, 2, 1e-2, 0 * first), first)
+    nothing = view.taught(examples, 1, 1e-12, first)
+    assert torch.allclose(nothing, first, atol=1e-6) and float(first.norm()) > 0.1, "it is the change from the start"
+    on = view.taught(examples, 1, 1e-2, first)
+    assert 0.01 < float((on - first).norm()) < float((first * 2).norm())
+    assert torch.equal(view.start, played.weights.stacked()), "the model itself has not changed"

@@ -11,7 +11,7 @@ import torch
 
 from thiefbench.engine.spec import SpecError
 from thiefbench.pipeline.line import Tally, problem
-from thiefbench.pipeline.stages import layer_tensors, lost, microbatches, recovered, skip_schedule, split
+from thiefbench.pipeline.stages import commitment, layer_tensors, lost, microbatches, recovered, skip_schedule, split
 
 
 def test_layers_are_divided_equally() -> None:
@@ -46,6 +46,14 @@ def test_a_lost_stage_is_its_neighbours_weighted_mean() -> None:
     mean = recovered(torch.tensor([1.0, 0.0]), torch.tensor([5.0, 4.0]), 3.0, 1.0)
     assert mean.tolist() == pytest.approx([(3.0001 + 5 * 1.0001) / 4.0002, 4 * 1.0001 / 4.0002])
     assert recovered(torch.tensor([1.0]), torch.tensor([5.0]), 0.0, 0.0).item() == pytest.approx(3.0)
+
+
+def test_what_others_hold_decides_what_is_drawn_about_a_stage() -> None:
+    weights = torch.zeros(4, 3)
+    own, other = weights.clone(), weights.clone()
+    own[1], other[2] = 1.0, 1e-7
+    assert commitment(own, 1) == commitment(weights, 1), "its own weights are left out, so that it cannot try some"
+    assert commitment(other, 1) != commitment(weights, 1)
 
 
 def test_losses_are_of_middle_stages_that_are_no_neighbours() -> None:
