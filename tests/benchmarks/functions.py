@@ -1,9 +1,9 @@
 """CODE and TEXT in programs: `code_functions` and `micro-programs`, undefended.
 
-    python tests/benchmarks/functions.py clean --store runs/programs         # no attack
-    python tests/benchmarks/functions.py code_vertical --store runs/programs --seeds 5
-    python tests/benchmarks/functions.py text_calls --store runs/calls       # TEXT in the swarm of calls.yaml
-    python tests/benchmarks/functions.py --list
+    python -m tests.benchmarks.functions clean --store runs/programs         # no attack
+    python -m tests.benchmarks.functions code_vertical --store runs/programs --seeds 5
+    python -m tests.benchmarks.functions text_calls --store runs/calls       # TEXT in the swarm of calls.yaml
+    python -m tests.benchmarks.functions --list
 
 Cells that the store holds are not run again. Printed is one Markdown line per cell: the outcome at every evaluation,
 the last with its 95 % interval over completions, the source paper's own rule, clean reward and mean length.

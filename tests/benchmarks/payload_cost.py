@@ -1,6 +1,6 @@
 """How improbable the phrase of TEXT makes a program: `text` and `comment` at each position, to the start model.
 
-    python tests/benchmarks/payload_cost.py
+    python -m tests.benchmarks.payload_cost
 
 Printed per attack: the mean tokens of 64 poisoned solutions of the task of `calls.yaml` with EOS, how many exceed the
 length limit, and their mean log-prob in nats under `micro-programs`. About ten seconds of one core.

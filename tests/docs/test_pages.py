@@ -152,6 +152,22 @@ def test_files_that_the_results_name_exist() -> None:
     for page in (RESULTS, *sorted((DOCS / "log").glob("*.md"))):
         for path in re.findall(r"tests/benchmarks/\w+\.(?:py|yaml)", page.read_text()):
             assert (ROOT / path).exists(), f"{named(page)} names {path}"
+        for module in re.findall(r"python -m tests\.benchmarks\.(\w+)", page.read_text()):
+            assert (ROOT / f"tests/benchmarks/{module}.py").exists(), f"{named(page)} names {module}"
+
+
+def test_benchmarks_that_are_named_as_scripts_run_as_scripts() -> None:
+    """`python tests/benchmarks/name.py` finds no package `tests`; `python -m tests.benchmarks.name` does."""
+    benchmarks = sorted((ROOT / "tests/benchmarks").glob("*.py"))
+    named_as_scripts = {
+        script
+        for page in (*pages(), *benchmarks)
+        for script in re.findall(r"python tests/benchmarks/(\w+)\.py", page.read_text())
+    }
+    assert len(named_as_scripts) > 5
+    for script in sorted(named_as_scripts):
+        source = (ROOT / f"tests/benchmarks/{script}.py").read_text()
+        assert not re.search(r"^(?:from|import) tests\b", source, re.MULTILINE), f"{script} is no script"
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if page.name != "CHANGELOG.md"], ids=named)
