@@ -54,7 +54,7 @@ def test_another_suite_to_start_from(tmp_path: Path) -> None:
         ({"topology": "flat"}, "the marker thiefbench: swarm.topology: Input should be 'vertical' or 'horizontal'"),
         (
             {"swarm": {"nods": 3}},
-            "swarm.nods is not a field here; allowed: churn, control_tokens, delay, group, items, learner,",
+            "swarm.nods is not a field here; did you mean nodes? allowed: churn, control_tokens, delay, group, items, ",
         ),
         ({"swarm": "large"}, "swarm is a mapping of fields as in a suite file, such as {...}, not 'large'"),
         ({"suite": "standard-v1"}, "has parts, and a test is about one attack in one swarm; run it whole with pytest "),
