@@ -205,10 +205,9 @@ def test_the_estimate_goes_by_what_the_store_tells(store: Path, tmp_path: Path) 
 
 def test_what_a_constructor_raises_is_a_sentence_with_its_line(tmp_path: Path) -> None:
     source = SOURCE.replace("self.word = word", "raise RuntimeError(word)")
-    made = prepare(f"{mine(tmp_path, source)}:Mine", credits_of("My filter", "A. Author", ""), suite(), NUMERICS,
-                   tmp_path / "store", tmp_path / "entries")  # fmt: skip
+    credits = credits_of("My filter", "A. Author", "")
     with pytest.raises(SpecStringError, match=r"RuntimeError: hail \(mine.py, line 9\)"):
-        submit.estimate(made)
+        prepare(f"{mine(tmp_path, source)}:Mine", credits, suite(), NUMERICS, tmp_path / "store", tmp_path / "entries")
 
 
 def test_a_check_that_passed_is_not_repeated(store: Path, tmp_path: Path, asked: list[Subject]) -> None:
