@@ -29,6 +29,7 @@ from thiefbench.console import (
     typed_spec_argument,
 )
 from thiefbench.errors import UsageError
+from thiefbench.leaderboard import CURRENT
 from thiefbench.limits import MOST_SEEDS, MOST_THREADS
 from thiefbench.wording import counted
 
@@ -63,7 +64,7 @@ def check(
     ],
     suite: Annotated[
         str, suite_option(help="Suite that it is for, or a YAML file; its swarms say what a defense is given.")
-    ] = "standard-v2",
+    ] = CURRENT,
     unsafe: Annotated[
         bool,
         typer.Option(
@@ -185,7 +186,7 @@ def submit(
     name: Annotated[str, typer.Option(help="Name of the entry on the leaderboard.")] = "",
     authors: Annotated[str, typer.Option(help="Authors of the defense, separated by commas.")] = "",
     paper: Annotated[str, typer.Option(help="Address of a paper about it: https://...")] = "",
-    suite: Annotated[str, suite_option(help="Released suite to be ranked on.")] = "standard-v2",
+    suite: Annotated[str, suite_option(help="Released suite to be ranked on.")] = CURRENT,
     store: StoreOption = None,
     directory: Annotated[
         Path, typer.Option("--out", help="Directory of entries, to which the entry is written.")

@@ -22,6 +22,7 @@ from datetime import date
 from pathlib import Path
 from typing import TypeVar
 
+from thiefbench.leaderboard import CURRENT
 from thiefbench.leaderboard.attacking.entry import is_attack_entry
 from thiefbench.leaderboard.deliveries import of_all
 from thiefbench.leaderboard.entry import EntryError
@@ -191,10 +192,10 @@ def board_of(entries: Sequence[JudgedEntry], broken: Sequence[Broken], attacks: 
     return Board(tuple(boards), tuple(broken))
 
 
-def _current_first(titled: tuple[str, Suite]) -> tuple[bool, bool, str]:
-    """Suites that rank defenses come first, of these the superseded ones last."""
+def _current_first(titled: tuple[str, Suite]) -> tuple[bool, bool, bool, str]:
+    """The suite that is meant unless another is named, then others that rank defenses, of these the superseded last."""
     title, suite = titled
-    return bool(too_few(suite.seeds)), bool(suite.superseded), title
+    return title != CURRENT, bool(too_few(suite.seeds)), bool(suite.superseded), title
 
 
 def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[JudgedAttack] = ()) -> SuiteBoard:

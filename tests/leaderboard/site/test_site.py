@@ -22,7 +22,7 @@ from tests.leaderboard.made_entries import entry, prevents, shared, verified
 from thiefbench.cli import app
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site import rendering, writing
-from thiefbench.leaderboard.site.board import NAIVE, Board, BoardRow, board
+from thiefbench.leaderboard.site.board import NAIVE, Board, BoardRow, _current_first, board
 from thiefbench.leaderboard.site.files import board_data
 from thiefbench.leaderboard.site.index_page import rank_of, shown_suite
 from thiefbench.leaderboard.site.judging import naive_forms, titles
@@ -257,6 +257,12 @@ class TestSuites:
         write_site(tmp_path / "site", entries, seen)
         page = (tmp_path / "site/index.html").read_text()
         assert page.count("<strong>Superseded suite.</strong> Use standard-v2.") == 1
+
+    def test_the_suite_that_is_meant_when_none_is_named_is_first(self) -> None:
+        suites = [
+            (name, load_suite(name)) for name in ("averaging-v1", "heterogeneous-v1", "standard-v2", "standard-v1")
+        ]
+        assert [name for name, _ in sorted(suites, key=_current_first)][0] == "standard-v2"
 
 
 class TestTrust:
