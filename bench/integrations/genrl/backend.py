@@ -57,6 +57,7 @@ class LoopbackBackend(HivemindBackend):  # type: ignore[misc]
             force_reachability="public",
             use_auto_relay=False,
             use_relay=False,
+            nat_port_map=False,  # asks routers, from sockets on other addresses, to let others in
             startup_timeout=60,
         )
         self.step_ = 0
