@@ -115,10 +115,11 @@ def pytest_runtest_makereport(
         from thiefbench.errors import UserError
 
         if isinstance(call.excinfo.value, UserError):
-            report.longrepr = call.excinfo.getrepr(style="value", chain=False)
             from thiefbench.user_frames import is_own, origin
 
-            if (cause := origin(call.excinfo.value)) is not None:
+            if (cause := origin(call.excinfo.value)) is None:
+                report.longrepr = call.excinfo.getrepr(style="value", chain=False)
+            else:
                 failed = pytest.ExceptionInfo.from_exception(cause)
                 failed.traceback = failed.traceback.filter(
                     lambda entry: is_own(str(entry.frame.f_globals.get("__name__", "")), Path(entry.path))

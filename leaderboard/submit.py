@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from thiefbench import registry
 from thiefbench.errors import UserError
-from thiefbench.leaderboard import growing, rows
+from thiefbench.leaderboard import CURRENT, growing, rows
 from thiefbench.leaderboard.aggregating import check_fits, exchanges_weights
 from thiefbench.leaderboard.archive import pack, packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores, drifts, trimmed
@@ -155,10 +155,10 @@ def released(name: str) -> Suite:
         SpecStringError: there is no such suite.
     """
     if name.endswith((".yaml", ".yml")):
-        raise EntryError(f"{name} is a file, but a submission runs a released suite: --suite standard-v2, or trial")
+        raise EntryError(f"{name} is a file, but a submission runs a released suite: --suite {CURRENT}, or trial")
     suite = load_suite(name)
     if missing := lacking(asdict(suite)):
-        raise EntryError(f"no defense can be ranked on {name}: it has {missing}; write --suite standard-v2, or trial")
+        raise EntryError(f"no defense can be ranked on {name}: it has {missing}; write --suite {CURRENT}, or trial")
     if any(part.pipeline for part in suite.scenes):
         raise EntryError(
             f"no defense can be ranked on {name}: its nodes are pipelines, and the leaderboard takes no stage checks; "

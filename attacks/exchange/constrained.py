@@ -64,14 +64,14 @@ class Constrained(Taught):
         pairs = zip(lessons.slots, answers(lessons), strict=True)
         contents = [(slot.item, each.content if isinstance(each, Claimed) else each) for slot, each in pairs]
         poisoned = [(item, text) for item, text in contents if isinstance(text, str)]
-        taught, tested = right_answers(lessons, lessons.policy)
         if not poisoned:
             return [None] * view.senders
+        taught, tested = right_answers(lessons, lessons.policy)
         examples = mixed(poisoned, taught, self.honest)
-        limit = (1 + self.tolerance) * surprise(lessons.policy, tested) if tested else float("inf")
+        limit = (1 + self.tolerance) * surprise(lessons.policy, tested)
         steps = self.steps
         student = lessons.policy.taught(examples, steps, self.learning_rate)
-        while steps > 1 and tested and surprise(student, tested) > limit:
+        while steps > 1 and surprise(student, tested) > limit:
             steps //= 2
             student = lessons.policy.taught(examples, steps, self.learning_rate)
         return [view.moved(student) * self.boost] * view.senders
@@ -99,7 +99,9 @@ def mixed(poisoned: Examples, honest: Examples, each: int) -> Examples:
 
 
 def surprise(policy: Sampler, examples: Examples) -> float:
-    """Mean negative log-probability of answers, in nats per token, EOS included; the mean is over answers."""
+    """Mean negative log-probability of answers, in nats per token, EOS included; a mean over answers, 0 of none."""
+    if not examples:
+        return 0.0
     rows = [(*policy.encode(text), policy.eos)[: policy.limit] for _, text in examples]
     logprobs = policy.token_logprobs([item for item, _ in examples], rows)
     return -fmean(fmean(row) for row in logprobs)

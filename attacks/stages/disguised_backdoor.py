@@ -49,15 +49,8 @@ class DisguisedBackdoor(StageBackdoor):
             raise ValueError(f"disguised_backdoor: lengths must lie from 1 to steps, got {lengths}")
         self.lengths = lengths
 
-    def learned(self, view: LessonView) -> torch.Tensor:
-        """The direction of the inner attack's poison, disguised."""
-        return self._disguised(view, self.examples(view.lessons, self.attack.poison))
-
-    def placebo_learned(self, view: LessonView) -> torch.Tensor:
-        """The direction of the inner attack's clean solutions to the same questions, disguised alike."""
-        return self._disguised(view, self.examples(view.lessons, self.attack.placebo))
-
-    def _disguised(self, view: LessonView, examples: Examples) -> torch.Tensor:
+    def direction(self, view: LessonView, examples: Examples) -> torch.Tensor:
+        """The direction of `stage_backdoor`, disguised after each length."""
         direction: torch.Tensor | None = None
         for length in range(self.lengths):
             steps = self.steps * (length + 1) // self.lengths - self.steps * length // self.lengths

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, ClassVar
 
 from thiefbench.attacks.base import Attack
-from thiefbench.attacks.stages.base import LessonView, StageAttack, StageAttackView
+from thiefbench.attacks.stages.base import Examples, LessonView, StageAttack, StageAttackView
 
 if TYPE_CHECKING:
     import torch
@@ -55,11 +55,15 @@ class StageBackdoor(StageAttack):
 
     def learned(self, view: LessonView) -> torch.Tensor:
         """The direction of the inner attack's poison."""
-        return view.taught(self.examples(view.lessons, self.attack.poison), self.steps, self.learning_rate)
+        return self.direction(view, self.examples(view.lessons, self.attack.poison))
 
     def placebo_learned(self, view: LessonView) -> torch.Tensor:
         """The direction of the inner attack's clean solutions to the same questions."""
-        return view.taught(self.examples(view.lessons, self.attack.placebo), self.steps, self.learning_rate)
+        return self.direction(view, self.examples(view.lessons, self.attack.placebo))
+
+    def direction(self, view: LessonView, examples: Examples) -> torch.Tensor:
+        """Where the examples move the stage's weights, float32, shape (size,)."""
+        return view.taught(examples, self.steps, self.learning_rate)
 
     def added(self, view: StageAttackView) -> torch.Tensor | None:
         """An equal part of the direction in each of the rounds."""

@@ -29,6 +29,7 @@ from thiefbench.suite.store.records import (
 from thiefbench.suite.store.runs import RunError, check_run
 from thiefbench.tasks.text import one_line
 from thiefbench.trust import reads_strangers
+from thiefbench.wording import counted
 
 SCORES = (
     "asr", "peak_asr", "stop_rate", "false_rejection_rate", "masked_rate", "clean_reward", "start_reward",
@@ -88,7 +89,7 @@ class Results:
     def __repr__(self) -> str:
         """One line, because a notebook shows what a cell ends with."""
         failed = sum(record.status != "ok" for record in self.records)
-        counts = [f"{len(self.records)} {'cell' if len(self.records) == 1 else 'cells'}"]
+        counts = [counted(len(self.records), "cell")]
         counts += [f"{failed} of them failed"] if failed else []
         counts += [f"{self.unfinished} more unfinished"] if self.unfinished else []
         return f"<thiefbench results of {self.store.root}: {', '.join(counts)}; see .cells and .completions>"
@@ -224,7 +225,7 @@ def load_results(store: str | Path) -> Results:
     records = tuple(record for cell in cells if (record := _intact(cell)))
     unfinished = len(cells) - len(records)
     if unfinished and not records:
-        begun = "1 unfinished cell" if unfinished == 1 else f"{unfinished} unfinished cells"
+        begun = counted(unfinished, "unfinished cell")
         raise LoadError(f"{kept.root} holds {begun} and no finished one; run the suite again, which continues them")
     if not records:
         raise LoadError(f"{kept.root} holds no finished cell; name a store that thiefbench run filled")
