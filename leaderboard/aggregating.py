@@ -5,6 +5,7 @@ from __future__ import annotations
 from thiefbench import registry
 from thiefbench.averaging.compatibility import NONE
 from thiefbench.defenses.aggregation.base import Aggregation
+from thiefbench.defenses.anchors import Oracle
 from thiefbench.defenses.base import Defense
 from thiefbench.errors import UsageError
 from thiefbench.leaderboard.entry import EntryError
@@ -37,7 +38,7 @@ def check_fits(suite: Suite, defense: Defense, name: str) -> None:
         EntryError: it does not; the message says what to write.
     """
     if exchanges_weights(suite):
-        if name != NONE and not isinstance(defense, Aggregation):
+        if name != NONE and not isinstance(defense, Aggregation | Oracle):
             raise EntryError(
                 f"in {suite.title} nodes exchange weights, and {name} inspects completions; submit an aggregation (see "
                 "`thiefbench list aggregations`)"

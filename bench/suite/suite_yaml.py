@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ def load_suite(name: str) -> Suite:
     """Read a declared suite by name, or a YAML file by path.
 
     Raises:
-        SuiteError: the file is missing or malformed; the message names file, line and what is allowed.
+        SuiteError: the file is missing or malformed, or names an attack, defense or task, or one of its arguments, that
+            does not exist; the message names file, line and what is allowed.
         registry.SpecStringError: no suite has this name.
     """
     path = Path(name).expanduser()
@@ -33,7 +34,7 @@ def load_suite(name: str) -> Suite:
             raise SuiteError(f"there is no suite file {name}")
         return _parsed(lambda: strict_yaml.read(path), name)
     file = registry.suite_file(name)
-    return _parsed(lambda: strict_yaml.read(file), file.name)
+    return _parsed(lambda: strict_yaml.read(file), file.name, declared=True)
 
 
 def parse_suite(text: str, file: str) -> Suite:
@@ -41,7 +42,8 @@ def parse_suite(text: str, file: str) -> Suite:
     return _parsed(lambda: strict_yaml.loads(text), file)
 
 
-def _parsed(read: Callable[[], strict_yaml.Document], file: str) -> Suite:
+def _parsed(read: Callable[[], strict_yaml.Document], file: str, declared: bool = False) -> Suite:
+    """A suite from a file. The names in one that a package declares are not looked up, so that it is read at once."""
     try:
         document = read()
     except strict_yaml.YamlError as error:
@@ -49,6 +51,7 @@ def _parsed(read: Callable[[], strict_yaml.Document], file: str) -> Suite:
     except OSError as error:
         raise SuiteError(f"{file} cannot be read: {error.strerror}") from error
     data, tree = document.data, document.tree
+    specs = list(_specs(data, ()))
     if not isinstance(data, dict):
         raise SuiteError(f"{file}, line 1: a suite is a mapping with name, version, task, model and attacks")
     parts = _filled_parts(data)
@@ -60,7 +63,31 @@ def _parsed(read: Callable[[], strict_yaml.Document], file: str) -> Suite:
             )
     if () not in parts:
         data["parts"] = list(parts.values())
-    return _validated(data, lambda where: f"{file}, line {_line_of(tree, where)}")
+    suite = _validated(data, lambda where: f"{file}, line {_line_of(tree, where)}")
+    for where, kind, spec in [] if declared else specs:
+        try:
+            registry.check_names(kind, spec)
+        except registry.SpecStringError as error:
+            raise SuiteError(f"{file}, line {_line_of(tree, where)}: {error}") from error
+    return suite
+
+
+def _specs(data: Any, where: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], registry.Kind, str]]:
+    """The spec strings of a suite's own fields and of its parts': where each stands, its kind, and the text."""
+    if not isinstance(data, dict):
+        return
+    if isinstance(data.get("task"), str):
+        yield (*where, "task"), "task", data["task"]
+    for field, kind in _LISTS.items():
+        for number, spec in enumerate(_listed(data.get(field))):
+            if isinstance(spec, str):
+                yield (*where, field, number), kind, spec
+    for number, part in enumerate(_listed(data.get("parts"))):
+        yield from _specs(part, ("parts", number))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def make_suite(fields: Mapping[str, Any], named: str) -> Suite:
@@ -141,3 +168,5 @@ def _fields_at(where: tuple[Any, ...]) -> list[str]:
 
 
 _ADAPTER = TypeAdapter(Suite)
+_LISTS: Mapping[str, registry.Kind] = {"attacks": "attack", "defenses": "defense", "replayed": "defense"}
+"""The fields that list spec strings, with their kind."""

@@ -20,11 +20,13 @@ from thiefbench.averaging.exchange import REFUSED, ExchangeRow
 from thiefbench.averaging.outer import Outer
 from thiefbench.averaging.spec import local_rounds
 from thiefbench.defenses.aggregation.base import VectorAction
+from thiefbench.defenses.aggregation.honest_mean import REASON
 from thiefbench.engine.backends.recorded import RecordedBackend, RecordedSwarm
 from thiefbench.engine.context import SwarmContext
 from thiefbench.engine.keys import generator
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.swarm import Swarm
+from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.tasks.base import Task
 
@@ -101,7 +103,7 @@ def check_exchanges(spec: CellSpec, swarm: RecordedLocalRounds, rows: Sequence[E
     halves = 2 if Outer(spec.averaging).pairs else 1
     size = _FLOAT_BYTES * halves * swarm.weights
     for row in rows:
-        if wrong := _wrong(row, size, undefended=spec.defense == "none"):
+        if wrong := _wrong(row, size) or _not_of_anchor(row, spec):
             raise ExchangeError(f"exchange {row.exchange}, node {row.sender} to {row.receiver}: {wrong}")
 
 
@@ -119,16 +121,27 @@ def _pairs(spec: CellSpec, swarm: RecordedLocalRounds) -> Iterator[tuple[int, in
                 yield exchange, exchange * spec.averaging.every, receiver, sender, sender in context.malicious
 
 
-def _wrong(row: ExchangeRow, size: int, undefended: bool) -> str:
-    """What no valid run can record of one vector; empty if nothing."""
+def _not_of_anchor(row: ExchangeRow, spec: CellSpec) -> str:
+    """What an anchor that knows nothing, or the labels alone, cannot have made of a vector; empty if nothing."""
+    if row.action == REFUSED:
+        return ""
+    if spec.defense == NONE and row.action != "accept":
+        return "a vector was not accepted, but there is no defense in this cell"
+    if anchor_of(spec.defense) == "oracle":
+        rejected = row.malicious and spec.role == "attack"
+        if row.action != ("reject" if rejected else "accept") or row.reason != (REASON if rejected else ""):
+            return "the oracle rejects exactly what malicious nodes send"
+    return ""
+
+
+def _wrong(row: ExchangeRow, size: int) -> str:
+    """What no valid run can record of one vector, whatever the defense; empty if nothing."""
     if row.action == REFUSED:
         if not row.malicious or not row.reason or row.score is not None or row.length is not None or row.bytes < 0:
             return "an honest node's vector is never refused, and a refused one has a reason and no length or score"
         return ""
     if row.action not in get_args(VectorAction):
         return f"an aggregation gives no verdict {row.action!r:.40}"
-    if undefended and row.action != "accept":
-        return "a vector was not accepted, but there is no defense in this cell"
     if row.bytes != size:
         return f"a vector of {row.bytes:,} bytes, and all are {size:,} long"
     lengths = (row.length, row.own_length)

@@ -45,6 +45,7 @@ from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.analysis.drift import MEASURES as DRIFT
 from thiefbench.suite.analysis.drift import Answers
 from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores, stored_exchanges
+from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec
@@ -299,7 +300,8 @@ def _check_cell(parameters: Mapping[str, Any], spec: CellSpec) -> None:
 
 def _declared_identity(spec: CellSpec, source_sha256: str | None) -> dict[str, Any]:
     """The identity of a cell whose attack is declared; for all seeds and defenses, the rest is computed once."""
-    expected = _identity_here(replace(spec, defense="none", seed=0, role="attack"))
+    anchor = spec.defense if anchor_of(spec.defense) == "oracle" else "none"
+    expected = _identity_here(replace(spec, defense=anchor, seed=0, role="attack"))
     defense = source_sha256 or registry.source_hash("defense", spec.defense)
     return expected | {"sources": expected["sources"] | {"defense": defense}}
 
@@ -324,7 +326,7 @@ def _check_identity(recorded: Mapping[str, Any], expected: Mapping[str, Any]) ->
 
 @cache
 def _identity_here(spec: CellSpec) -> dict[str, Any]:
-    """The identity of an undefended cell."""
+    """The identity of an undefended cell, or of the oracle's."""
     return identity(spec)
 
 

@@ -7,10 +7,12 @@ from typing import Any, Protocol, TypeVar
 
 from thiefbench import provenance, registry, user_frames
 from thiefbench.attacks.base import Attack
+from thiefbench.defenses.aggregation.honest_mean import HonestMean
+from thiefbench.defenses.anchors import Oracle
 from thiefbench.defenses.base import Defense
 from thiefbench.engine_revision import engine_revision
 from thiefbench.judges import judge_identity
-from thiefbench.package_meaning import averaging_digest, experts_digest, pipeline_digest
+from thiefbench.package_meaning import averaging_digest, experts_digest, package_digest, pipeline_digest
 from thiefbench.reward_judges import reward_judge_identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ROWS_VERSION, Record, identify
@@ -88,6 +90,8 @@ class Identities:
         }
         if spec.averaging:
             content["averaging_revision"] = self._once("revision", "averaging", lambda: averaging_digest().hex()[:16])
+            if isinstance(self._maker.make(defense), Oracle):  # whose own source inspects completions
+                content["oracle_revision"] = package_digest(HonestMean).hex()[:16]
         if spec.pipeline:
             content["pipeline_revision"] = self._once("revision", "pipeline", lambda: pipeline_digest().hex()[:16])
         if spec.experts:

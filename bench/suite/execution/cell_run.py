@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 import torch
 
 from thiefbench import provenance, registry
-from thiefbench.averaging.compatibility import check_kind, check_rule
+from thiefbench.averaging.compatibility import check_kind
 from thiefbench.averaging.swarm import AveragingSwarm
-from thiefbench.defenses.aggregation.base import Aggregation
 from thiefbench.defenses.stages.base import StageCheck
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.learning.memory import keep_freed_memory
@@ -37,6 +36,7 @@ from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores
 from thiefbench.suite.analysis.experts import expert_scores
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, last_evaluation, other_scores
 from thiefbench.suite.analysis.stages import stage_curves, stage_scores, stages_table
+from thiefbench.suite.execution.aggregations import aggregation_of, check_aggregation
 from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified, identity
 from thiefbench.suite.execution.checkpoints import CellInProgress
 from thiefbench.suite.execution.following import RehearsingSwarm
@@ -350,8 +350,8 @@ def build_swarm(
     }
     if spec.averaging:
         check_kind(spec.averaging, parts["attack"], spec.attack)
-        check_rule(defense, spec.defense)
-        rule = defense if isinstance(defense, Aggregation) else registry.make("defense", "mean")
+        check_aggregation(defense, spec.defense)
+        rule = aggregation_of(defense, spec)
         inspects_nothing = registry.make("defense", "none")
         return AveragingSwarm(
             spec.averaging, rule, defense=inspects_nothing, backend=LocalBackend(spec.batches), **parts

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from thiefbench import registry, trust
-from thiefbench.averaging.compatibility import check_kind, check_rule
+from thiefbench.averaging.compatibility import check_kind
 from thiefbench.engine.compatibility import check_requirements, drawn
 from thiefbench.engine.model.policy import check_directory
 from thiefbench.errors import UserError
@@ -23,6 +23,7 @@ from thiefbench.pipeline.compatibility import check_attack, check_defense
 from thiefbench.reward_judges import check_reward_judge
 from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.estimates.measured import measured_here
+from thiefbench.suite.execution.aggregations import check_aggregation
 from thiefbench.suite.execution.cell_identity import Identities, failed_record, other_threads
 from thiefbench.suite.execution.cell_run import ALONE, CellRuntime, keep_weights_of, run_cell
 from thiefbench.suite.execution.checkpoints import checkpointed
@@ -378,7 +379,7 @@ def _check_requirements(cells: Sequence[CellSpec], one_seed: bool) -> None:
             check_defense(defense, name)
             continue
         if averaging:
-            check_rule(defense, name)
+            check_aggregation(defense, name)
             continue
         check_requirements(swarm, defense)
         if "judge" in defense.requires:

@@ -14,6 +14,7 @@ from tests.bench import tiny
 from thiefbench.averaging.spec import AveragingSpec
 from thiefbench.averaging.swarm import AveragingSwarm, flat
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
+from thiefbench.suite.execution.aggregations import pseudonym
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.execution.cell_run import build_swarm
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
@@ -198,6 +199,53 @@ def test_what_an_aggregation_gets_wrong_is_said(rule: str, words: str) -> None:
         swarm(suite(f"{PARITY}:Broken(how={rule!r})", method="mean")).round(1)
 
 
+@pytest.mark.parametrize("method", ["mean", "diloco", "noloco"])
+def test_the_oracle_averages_what_honest_nodes_sent(method: str) -> None:
+    """Attacked, it is a plain mean that never saw the malicious vectors; without malicious senders, the plain mean."""
+    of = suite("oracle", method=method)
+    played = swarm(of)
+    played.round(1)
+    assert played.exchanges
+    for row in played.exchanges:
+        expected = ("reject", "labelled as malicious") if row.malicious else ("accept", "")
+        assert (row.action, row.reason) == expected
+    missing = swarm(replace(of, defenses=("none",), attacks=(f"{PARITY}:Sends(what='nothing')",)))
+    missing.round(1)
+    pairs = zip(weights(played), weights(missing), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs), "as if nothing had come"
+    flipped = swarm(replace(of, defenses=("none",)))
+    flipped.round(1)
+    pairs = zip(weights(played), weights(flipped), strict=True)
+    assert not all(torch.equal(one, other) for one, other in pairs), "and the attack does something otherwise"
+
+
+@pytest.mark.parametrize("method", ["mean", "diloco", "noloco"])
+def test_the_oracle_is_the_plain_mean_where_nobody_is_malicious(method: str) -> None:
+    plain, seeing = (
+        swarm(suite(method=method), "control"),
+        swarm(suite("oracle", method=method, utility=True), "control"),
+    )
+    for number in (1, 2):
+        plain.round(number)
+        seeing.round(number)
+    assert plain.exchanges == seeing.exchanges and {row.action for row in plain.exchanges} == {"accept"}
+    assert all(torch.equal(one, other) for one, other in zip(weights(plain), weights(seeing), strict=True))
+
+
+def test_the_oracle_of_vectors_counts_in_its_cells_identity() -> None:
+    """Its own class inspects completions, so the mean that stands for it has to count apart."""
+    of = suite("oracle")
+    plain, seeing = (identity(tiny.cell(replace(of, defenses=(name,)))) for name in ("none", "oracle"))
+    assert "oracle_revision" not in plain and len(seeing["oracle_revision"]) == 16
+    completions = tiny.cell(replace(of, averaging=None, attacks=(tiny.ATTACK,)))
+    assert "oracle_revision" not in identity(completions)
+
+
+def test_pseudonyms_are_those_of_the_swarm() -> None:
+    played = swarm(suite())
+    assert [pseudonym(0, node) for node in range(4)] == [played._pseudonym(node) for node in range(4)]
+
+
 def test_an_attack_that_sends_too_much_is_told() -> None:
     with pytest.raises(ValueError, match="sent 2 vectors for 1 malicious nodes"):
         swarm(suite(attacks=(f"{PARITY}:Miscounts",))).round(1)
@@ -208,7 +256,7 @@ def test_an_attack_that_sends_too_much_is_told() -> None:
     [
         ({"attacks": (tiny.ATTACK,)}, "sends completions, and in this swarm nodes exchange weights"),
         ({"attacks": (FLIP,), "averaging": None}, "sends weights, and in this swarm nodes exchange completions"),
-        ({"defenses": ("logit",)}, "logit inspects completions"),
+        ({"defenses": ("logit",)}, "logit inspects completions.*`thiefbench list aggregations`.*, none or oracle"),
         ({"defenses": ("krum",), "attacks": (tiny.ATTACK,), "averaging": None}, "krum requires averaging"),
     ],
 )

@@ -390,6 +390,34 @@ def test_an_unknown_name_is_found_before_anything_runs() -> None:
         suite(defenses=("logits",)).cells("cpu", "float32", 2)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("attacks: [text]", "attacks:\n  - text\n  - tekst", "there is no attack named 'tekst'; did you mean text?"),
+        ("attacks: [text]", "attacks:\n  - text\n  - text(frase='a b')", "did you mean phrase?"),
+        ("attacks: [text]", "attacks:\n  - text\n  - own.py:Mine", "own.py"),
+        ("attacks: [text]", "attacks:\n  - text\n  - varied(attack='tekst')", "there is no attack named 'tekst'"),
+        ("[none, logit]", "\n  - none\n  - logitt", "there is no defense named 'logitt'; did you mean logit?"),
+        ("[none, logit]", "\n  - none\n  - logit(rejekt='drop')", "did you mean reject?"),
+        ("[none, logit]", "\n  - none\n  - logit(reject=drop)", "values are literals"),
+        ("task: gsm_micro", "task: gsm_mikro", "there is no task named 'gsm_mikro'"),
+        ("seeds: [0, 1]", "replayed:\n  - blacklisst", "did you mean blacklist?"),
+    ],
+)
+def test_a_name_that_does_not_exist_gets_its_line(before: str, after: str, said: str) -> None:
+    text = GOOD.replace(before, after)
+    message = refused(text)
+    assert said in message
+    assert message.startswith(f"my.yaml, line {line_of(text, after.splitlines()[-1])}: ")
+
+
+def test_a_name_in_a_part_gets_its_line_too() -> None:
+    text = PARTS.replace("- name: tall", "- name: tall\n    task: gsm_mikro")
+    line = line_of(text, "gsm_mikro")
+    with pytest.raises(SuiteError, match=f"^s.yaml, line {line}: there is no task named 'gsm_mikro'"):
+        parse_suite(text, "s.yaml")
+
+
 def test_an_override_labels_the_title() -> None:
     changed = suite().override("9 rounds", rounds=9).override("model x", model="x")
     assert (changed.rounds, changed.model) == (9, "x")

@@ -56,6 +56,13 @@ def built_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 
 @pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    """An entry of the anchor that knows who is malicious."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield made(tmp_path_factory.mktemp("oracle"), "oracle", patch, of=suite(), baseline=True)
+
+
+@pytest.fixture(scope="module")
 def of_user(tmp_path_factory: pytest.TempPathFactory, built_in: Made) -> Iterator[Made]:
     """An entry of a user's file, measured against the same shared cells, which are published before."""
     folder = tmp_path_factory.mktemp("nearby")
@@ -120,19 +127,21 @@ def test_its_row_and_its_page_show_what_applies(built_in: Made, tmp_path: Path) 
     assert "Vectors stopped" in next((tmp_path / "site").rglob("mine*.html")).read_text()
 
 
-def forged(of: Made, folder: Path, rescored: bool, **changes: Any) -> Made:
+def forged(of: Made, folder: Path, rescored: bool, of_malicious: bool = False, **changes: Any) -> Made:
     """A copy whose own attacked cell says something else of its first honest vector, with everything signed again.
+
+    With `of_malicious`, of the first vector from a malicious node.
 
     `rescored` makes the record's scores and curves fit.
     """
     store = copied(of, folder / "store")
 
     def edited(cell: CellScores) -> CellScores:
-        if (cell.role, cell.defense) != ("attack", CLIPPING):
+        if (cell.role, cell.defense) != ("attack", of.entry.manifest.defense):
             return cell
         directory = store.cell(cell.cell_id)
         rows = stored_exchanges(directory, TableLimit())
-        first = next(place for place, row in enumerate(rows) if not row.malicious)
+        first = next(place for place, row in enumerate(rows) if row.malicious == of_malicious)
         rows[first] = replace(rows[first], **changes)
         record = directory.read()
         assert record is not None
@@ -193,6 +202,33 @@ def test_a_table_of_other_columns_is_no_table_of_exchanges(built_in: Made, tmp_p
     cells = [cell.model_copy(update={"exchanges_sha256": file_sha256(path)}), *built_in.entry.cells[1:]]
     found = verified(resigned(built_in, tmp_path, store, cells))
     assert "does not have the columns of stored exchanges: bytes" in found.reasons[0]
+
+
+# --- the oracle ---
+
+
+def test_the_oracles_cells_rise_like_any_others(oracle: Made) -> None:
+    attacked = [cell for cell in oracle.entry.cells if (cell.role, cell.defense) == ("attack", "oracle")]
+    assert attacked and all(cell.scores["vector_stop_rate"][0] == 1 for cell in attacked)
+    assert all(cell.scores["vector_false_rejection_rate"][0] == 0 for cell in attacked)
+    found = verified(oracle, reruns=1)
+    assert found.reruns and all(each.equal for each in found.reruns), (found.verdict, found.reasons, found.flags)
+
+
+@pytest.mark.parametrize(
+    ("malicious", "changes"),
+    [
+        (True, {"action": "accept", "reason": ""}),
+        (False, {"action": "reject", "reason": "labelled as malicious"}),
+        (True, {"reason": "it looked odd"}),
+    ],
+)
+def test_an_oracle_that_does_not_follow_the_labels_is_rejected(
+    oracle: Made, tmp_path: Path, malicious: bool, changes: dict[str, Any]
+) -> None:
+    found = verified(forged(oracle, tmp_path, True, malicious, **changes))
+    assert found.verdict == "rejected"
+    assert "the oracle rejects exactly what malicious nodes send" in found.reasons[0], found.reasons
 
 
 # --- users' files ---
@@ -290,6 +326,7 @@ def test_a_suite_takes_what_defends_its_exchanges() -> None:
     krum, logit, none = (registry.make("defense", name) for name in ("krum", "logit", "none"))
     check_fits(weights, krum, "krum")
     check_fits(weights, none, "none")
+    check_fits(weights, registry.make("defense", "oracle"), "oracle")
     check_fits(completions, logit, "logit")
     with pytest.raises(EntryError, match="logit inspects completions; submit an aggregation"):
         check_fits(weights, logit, "logit")
