@@ -3,8 +3,8 @@
     python tests/benchmarks/sharing.py [--rounds 8] [--evaluated 64] [--threads 1] [--defense SPEC ...]
 
 Trains the swarm of `trial` (32 prompts x 12 completions, 4 nodes of which 1 is malicious) for a few rounds under every
-defense, both ways, in fresh stores, and prints the seconds of each cell, how many of its rounds were shared, and the
-sums. All records must come out the same. About five minutes on one core.
+defense, both ways, in fresh stores, and prints the seconds of each cell, how many of its rounds were shared, the sums,
+and what the stores take on disk. All records must come out the same. About five minutes on one core.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ class Timed:
         print(f"  {message}", flush=True)
 
 
-def timed(suite: Suite, threads: int, share: bool) -> tuple[dict[str, float], dict[str, Record]]:
-    """Seconds and records of the suite's attacked cells, by defense."""
+def timed(suite: Suite, threads: int, share: bool) -> tuple[dict[str, float], dict[str, Record], int]:
+    """Seconds and records of the suite's attacked cells, by defense, and the bytes of their store."""
     cells = [cell for cell in suite.cells("cpu", "float32", threads) if cell.role == "attack"]
     with TemporaryDirectory() as folder:
         listener = Timed()
         records = run_suite(suite, cells, Store(Path(folder)), listener, share=share)
-    return listener.seconds, {str(record.cell["defense"]): record for record in records}
+        stored = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+    return listener.seconds, {str(record.cell["defense"]): record for record in records}, stored
 
 
 def main() -> None:
@@ -75,8 +76,8 @@ def main() -> None:
     defenses = tuple(dict.fromkeys(("none", *(asked.defense or DEFENSES))))
     suite = replace(load_suite("trial"), defenses=defenses, rounds=asked.rounds, evaluation=evaluation)
 
-    alone, records_alone = timed(suite, asked.threads, share=False)
-    shared, records = timed(suite, asked.threads, share=True)
+    alone, records_alone, bytes_alone = timed(suite, asked.threads, share=False)
+    shared, records, bytes_shared = timed(suite, asked.threads, share=True)
     for defense, record in records.items():
         other = records_alone[defense]
         same = record.completions_sha256 == other.completions_sha256 and record.curves == other.curves
@@ -88,6 +89,7 @@ def main() -> None:
         )
     before, after = sum(alone.values()), sum(shared.values())
     print(f"{'all':28} {before:7.1f} s  {after:7.1f} s   {before / after:.1f} times as fast; all records are the same")
+    print(f"{'store':28} {bytes_alone / 1e6:7.1f} MB {bytes_shared / 1e6:7.1f} MB")
 
 
 if __name__ == "__main__":
