@@ -6,7 +6,7 @@ Each is off by default. Without them, a swarm is the paper's: one model, all nod
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from statistics import NormalDist
 from typing import Any, Final, Literal, get_args
 
@@ -162,6 +162,10 @@ class ChurnSpec:
         recovery: whose weights a returning node takes: of one "peer", drawn by the seed, or the average of all its
             "neighbours", weighted by the norms of their last gradients (CheckFree's method for pipeline stages,
             arXiv:2506.15461, applied to the nodes of a swarm). Both may include malicious nodes.
+        tolerance: with a number, a returning node checks offered weights first: on its own last rewarded completions,
+            their mean negative log-probability per token may be at most this share above that of the weights with which
+            it crashed. A peer that does not pass is not asked again, the next one is; if none passes, the node goes on
+            with those weights. None adopts what is offered.
     """
 
     __pydantic_config__ = STRICT
@@ -169,8 +173,11 @@ class ChurnSpec:
     crashes: tuple[int, ...] = ()
     down: int = 5
     recovery: Recovery = "peer"
+    tolerance: float | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
+        if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
+            raise SpecError(f"churn.tolerance must be at least 0 and finite, got {self.tolerance}")
         if self.recovery not in get_args(Recovery):
             raise SpecError(f"churn.recovery must be {' or '.join(get_args(Recovery))}, got {self.recovery!r}")
         if any(number < 1 for number in self.crashes):

@@ -17,6 +17,11 @@ from thiefbench.engine.topology import Duty
 
 HandOver = Callable[[int], Policy | None]
 """The model that a malicious node gives to a node that recovers from it; None for honest weights."""
+Passes = Callable[[int, Policy, Policy], bool]
+"""Whether a node (number, its model as it was when it crashed) may adopt an offered model."""
+
+
+_AWAY = "away"
 
 
 class Population:
@@ -54,6 +59,7 @@ class Population:
         self._fresh = copy.deepcopy(defense) if classes > 1 or spec.sharing or spec.churn else defense
         self.cohorts: list[Cohort] = []
         self._left: dict[int, Cohort] = {}  # which cohort a node that is away belonged to
+        self._kept: dict[int, Policy] = {}  # the model of a node that is away, if it checks what it is offered
         for kind, policy in enumerate(policies):
             nodes = [node for node in range(honest) if self.classes[node] == kind]
             if not nodes:
@@ -124,18 +130,26 @@ class Population:
         """The version that a sender claims, or the current one if that version is unknown."""
         return claimed if claimed is not None and claimed in cohort.past else number - 1
 
-    def begin(self, number: int, hand_over: HandOver) -> None:
-        """Apply the crashes and recoveries at the beginning of a round."""
+    def begin(self, number: int, hand_over: HandOver, passes: Passes | None = None) -> None:
+        """Apply the crashes and recoveries at the beginning of a round.
+
+        Args:
+            number: the round's.
+            hand_over: asked for the models of malicious peers.
+            passes: the check of offered models; needed where `ChurnSpec.tolerance` is set.
+        """
         churn = self.spec.churn
         if churn is None:
             return
         away = self.away(number)
         for cohort in self.cohorts:
+            if churn.tolerance is not None:
+                self._kept |= {node: copy.deepcopy(cohort.policy) for node in sorted(cohort.nodes & away)}
             self._left |= dict.fromkeys(cohort.nodes & away, cohort)
             cohort.nodes -= away
         for node in churn.back(self.seed, list(range(self.honest)), number):
             if node not in away:
-                self._recover(node, number, hand_over)
+                self._recover(node, number, hand_over, passes)
 
     def done(self, number: int) -> None:
         """Keep the weights that delayed samplers will need after a round's update."""
@@ -150,6 +164,8 @@ class Population:
             tensors |= {f"{cohort.number}/{name}": tensor for name, tensor in cohort.state().items()}
             for version, weights in cohort.past.items():
                 tensors |= {f"{cohort.number}/past/{version}/{name}": tensor for name, tensor in weights.items()}
+        for node, policy in self._kept.items():
+            tensors |= {f"{_AWAY}/{node}/{name}": weight.detach() for name, weight in policy.weights().items()}
         return tensors
 
     def state(self) -> list[dict[str, Any]]:
@@ -184,6 +200,14 @@ class Population:
                 if name.startswith("past/"):
                     _, version, weight = name.split("/", 2)
                     cohort.past.setdefault(int(version), {})[weight] = tensor
+        self._kept = {}
+        for name, tensor in tensors.items():
+            if name.startswith(f"{_AWAY}/"):
+                _, node, weight = name.split("/", 2)
+                if int(node) not in self._kept:
+                    self._kept[int(node)] = copy.deepcopy(self.first(self.classes[int(node)]).policy)
+                with torch.no_grad():
+                    self._kept[int(node)].weights()[weight].copy_(tensor)
 
     def _weights_of(self, node: int, number: int) -> tuple[Cohort, int]:
         cohort, newest = self.of(node), number - 1
@@ -192,28 +216,40 @@ class Population:
         version = newest - self.spec.delay.lag(self.seed, number, node)
         return cohort, max(version, min(cohort.past, default=newest))
 
-    def _recover(self, node: int, number: int, hand_over: HandOver) -> None:
-        """Give a returning node the weights of a peer or of its neighbours, or its own if it is alone."""
+    def _recover(self, node: int, number: int, hand_over: HandOver, passes: Passes | None) -> None:
+        """Give a returning node the weights of a peer or of its neighbours, or its own if it is alone or none pass."""
         assert self.spec.churn is not None
-        kind, before = self.classes[node], self._left.pop(node)
+        kind, before, own = self.classes[node], self._left.pop(node), self._kept.pop(node, None)
         present = {n for cohort in self.cohorts for n in cohort.nodes} | set(range(self.honest, self.spec.nodes))
         peers = [n for n in sorted(present) if self.classes[n] == kind]
-        if self.spec.churn.recovery == "peer" and peers:
-            peers = [generator(self.seed, "recover", number, node).choice(peers)]
+        one = self.spec.churn.recovery == "peer"
+        if one and peers:
+            rng = generator(self.seed, "recover", number, node)
+            peers = [rng.choice(peers)] if own is None else rng.sample(peers, len(peers))
         shares: dict[Cohort | int, float] = {}  # whose weights, and how much they count
         foreign: dict[int, Policy] = {}
         for peer in peers:
             cohort = self.of(peer)
             policy = hand_over(peer) if peer >= self.honest else None
+            if own is not None:
+                assert passes is not None, "who sets a tolerance checks"
+                if not passes(node, own, policy or cohort.policy):
+                    continue
             if policy is not None:
                 foreign[peer] = policy
             donor: Cohort | int = cohort if policy is None else peer
             shares[donor] = shares.get(donor, 0.0) + max(cohort.grad_norm, 1e-12)
+            if one:
+                break
+        if not shares and own is not None and peers:
+            foreign[node], shares[node] = own, 1.0
         if not shares:
             before.nodes.add(node)
             return
         if not foreign and len(shares) == 1 and self.spec.sharing is None:
-            self.of(peers[0]).nodes.add(node)
+            (donor,) = shares
+            assert isinstance(donor, Cohort), "no weights but honest ones"
+            donor.nodes.add(node)
             return
         total = sum(shares.values())
         mixed: dict[str, torch.Tensor] = {}

@@ -22,6 +22,7 @@ from thiefbench.engine.learning.cohort import Cohort, Step
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.pool import Pool, earned
 from thiefbench.engine.population import Population
+from thiefbench.engine.recovery import RecoveryCheck
 from thiefbench.engine.rehearsal import SwarmRehearsal
 from thiefbench.engine.reward_judge import RewardJudge
 from thiefbench.engine.round_plan import RoundPlan
@@ -90,6 +91,8 @@ class Swarm:
         population = Population(spec, policies, defense, honest, seed, self.backend.cohort_class)
         self.context = SwarmContext(spec, role, task, attack, population, seed, judge, reward_judge)
         self.backend.attach(self.context)
+        checks = spec.churn is not None and spec.churn.tolerance is not None
+        self._recovery = RecoveryCheck(self.context) if checks else None
         self._prepared = role == "control" or not attack.threat.rehearsal
         self._probes = list(attack.probes(task) or ())
         # The last rewards, by item id and text, because outcomes ask for them again.
@@ -171,6 +174,8 @@ class Swarm:
             norms.append(step.grad_norm)
             rows += self._rows(cohort, plan, duties, arrivals, pool, verdicts, step, malicious.payload)
         self.population.done(number)
+        if self._recovery:
+            self._recovery.remember(rows)
         return RoundRecord(rows, clock.seconds, sum(norms) / len(norms))
 
     def evaluate(self, number: int, completions: int) -> RoundRecord:
@@ -224,6 +229,8 @@ class Swarm:
         for row in rows:
             if row.phase == "train":
                 pools.setdefault((row.round, row.cohort), []).append(row)
+                if self._recovery:
+                    self._recovery.remember([row])
         for cohort in self.population.cohorts:
             cohort.history = [
                 remembered(pool, self.seed, self.spec)
@@ -254,7 +261,8 @@ class Swarm:
 
     def _plan(self, number: int) -> RoundPlan:
         """The nodes' tasks in round `number`, after this round's crashes and recoveries."""
-        self.population.begin(number, lambda node: handed_over(self.context, number, node))
+        passes = self._recovery.passes if self._recovery else None
+        self.population.begin(number, lambda node: handed_over(self.context, number, node), passes)
         everyone = self.context.duties(number)
         items = self.backend.items(number, everyone)
         present = self.population.present(number, everyone)

@@ -171,6 +171,15 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
                 ("control", "grpo", "none"), ("attack", "grpo", "none"), ("attack", "ftis", "reported"),
             )
         ],
+        # The same, where the node checks what it is offered.
+        "checked": [
+            cell(
+                "poisoned_peer(attack='text', quiet=True)", "attack", seed, rounds=50, loss=loss, nodes=4, malicious=2,
+                churn=ChurnSpec((20,), 5, recovery, tolerance=0.1), logprobs=logprobs,
+            )
+            for seed in seeds for loss, logprobs in (("grpo", "none"), ("ftis", "reported"))
+            for recovery in ("peer", "neighbours")
+        ],
         # One attacker of four that offers four times as much, with and without a cap.
         "flood": [
             cell(plain.half(attack), seed=seed, sharing=SharingSpec(4, 4, cap), **upright)

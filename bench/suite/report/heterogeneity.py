@@ -64,7 +64,15 @@ def regime_facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
     if churn := swarm.get("churn"):
         rounds = ", ".join(str(number) for number in churn["crashes"]) or "none"
         regime.append(
-            ("Crashes", f"in round {rounds}, {counted(churn['down'], 'round')} each; recovery from {churn['recovery']}")
+            (
+                "Crashes",
+                f"in round {rounds}, {counted(churn['down'], 'round')} each; recovery from {churn['recovery']}"
+                + (
+                    f", checked with a tolerance of {churn['tolerance']:g}"
+                    if churn.get("tolerance") is not None
+                    else ""
+                ),
+            )
         )
     if sharing := swarm.get("sharing"):
         cap = "" if sharing["per_sender"] is None else f", at most {sharing['per_sender']} of one sender"

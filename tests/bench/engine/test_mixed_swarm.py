@@ -154,6 +154,7 @@ REGIMES: dict[str, dict[str, Any]] = {
     "delay": {"delay": DelaySpec(rounds=3), "logprobs": "reported"},
     "recomputed delay": {"classes": "a", "delay": DelaySpec("lognormal", rounds=3), "logprobs": "recomputed"},
     "peer": {"churn": ChurnSpec((1,), down=2), "classes": "a", "malicious": 2},
+    "checked": {"churn": ChurnSpec((2,), down=2, tolerance=0.02), "classes": "a", "malicious": 2},
     "neighbours": {"churn": ChurnSpec((1, 2), down=2, recovery="neighbours"), "malicious": 2,
                    "delay": DelaySpec(rounds=3)},
     "sharing": {**SHARED, "sharing": SharingSpec(1, 3)},

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,9 +16,13 @@ from thiefbench.attacks.text import Text
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.defenses.base import DefenderView, Verdict
+from thiefbench.engine.colluders import handed_over
+from thiefbench.engine.context import items_of
 from thiefbench.engine.heterogeneity import ChurnSpec, DelaySpec, SharingSpec, SpecError
 from thiefbench.engine.learning.cohort import Cohort, Step
+from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Policy
+from thiefbench.engine.recovery import RecoveryCheck
 from thiefbench.engine.spec import LearnerSpec
 from thiefbench.engine.swarm import Swarm
 
@@ -210,6 +215,78 @@ def test_two_that_return_together_do_not_recover_from_each_other(build_swarm: Bu
         for weights in made:
             known = [*stayed, made[0]]
             assert any(same_weights(weights, other) for other in known), "a peer is somebody who is there"
+
+
+# ---- a returning node that checks
+
+
+class Strict:
+    """Passes what it is told to; notes what it was asked."""
+
+    def __init__(self, adopted: Callable[[dict[str, torch.Tensor]], bool]) -> None:
+        self.adopted, self.asked = adopted, 0
+
+    def __call__(self, node: int, own: Policy, offered: Policy) -> bool:
+        self.asked += 1
+        return self.adopted({name: weight.detach() for name, weight in offered.weights().items()})
+
+
+@pytest.mark.parametrize("recovery", ["peer", "neighbours"])
+def test_weights_that_do_not_pass_are_not_adopted(recovery: Any, build_swarm: Build) -> None:
+    """Two honest nodes and two malicious ones: whoever is asked first, the node ends with its honest peer."""
+    for seed in range(4):
+        churn = ChurnSpec((2,), down=1, recovery=recovery, tolerance=0.1)
+        swarm = build_swarm(attack=Handing(), malicious=2, churn=churn, seed=seed)
+        swarm.round(1)
+        swarm.round(2)
+        (honest,) = weights_of(swarm)
+        check = Strict(lambda offered, honest=honest: same_weights(offered, honest))  # type: ignore[misc]
+        swarm.population.begin(3, lambda node, given=swarm: handed_over(given.context, 3, node), check)  # type: ignore[misc]
+        assert [cohort.nodes for cohort in swarm.population.cohorts] == [{0, 1}]
+        assert check.asked == 3 or recovery == "peer", "neighbours are checked one by one"
+
+
+@pytest.mark.parametrize("recovery", ["peer", "neighbours"])
+def test_where_none_passes_a_node_goes_on_with_what_it_had(recovery: Any, build_swarm: Build) -> None:
+    churn = ChurnSpec((2,), down=2, recovery=recovery, tolerance=0.1)
+    swarm = build_swarm(attack=Handing(), malicious=2, churn=churn)
+    node = crashed(swarm, 2)
+    swarm.round(1)
+    (had,) = weights_of(swarm)
+    swarm.round(2)
+    swarm.round(3)
+    check = Strict(lambda offered: False)
+    swarm.population.begin(4, lambda peer: handed_over(swarm.context, 4, peer), check)
+    assert check.asked == 3, "everybody was asked"
+    first, second = swarm.population.cohorts
+    assert second.nodes == {node} and node not in first.nodes
+    assert same_weights(weights_of(swarm)[1], had) and not same_weights(weights_of(swarm)[0], had)
+
+
+def test_the_check_compares_a_nodes_own_rewarded_completions(build_swarm: Build) -> None:
+    """Honest weights a round later pass; weights taught something else do not; and it counts as a model's loss does."""
+    swarm = build_swarm("attack", attack=Handing(), malicious=2, churn=ChurnSpec((3,), down=1, tolerance=0.2))
+    rows = [row for number in (1, 2) for row in swarm.round(number).rows]
+    check, own = RecoveryCheck(swarm.context), copy.deepcopy(swarm.policy)
+    assert check.loss(0, own) is None and not check.passes(0, own, own), "nothing to check with yet"
+    check.remember(rows)
+    last = max(row.round for row in rows if row.node == 0 and row.reward > 0)
+    mine = {(row.item_id, row.ids, row.ended) for row in rows if (row.node, row.round) == (0, last) and row.reward > 0}
+    items = {item.id: item for item in items_of(swarm.task, "train")}
+    total, tokens = 0.0, 0
+    for item_id, ids, ended in mine:
+        targets = (*ids, own.eos) if ended else ids
+        prompt = own.prompt_ids(swarm.task.messages(items[item_id]))
+        (chunk,) = ForwardCache(own, [prompt]).chunks([(0, targets)])
+        logprobs = chunk.logprobs(swarm.spec.sampling.temperature)
+        total, tokens = total - float(logprobs.detach().double().sum()), tokens + len(targets)
+    loss = check.loss(0, own)
+    assert loss is not None and loss == pytest.approx(total / tokens, rel=1e-5)
+    assert check.passes(0, own, own)
+    swarm.round(3)
+    assert check.passes(0, own, swarm.policy), "an honest peer's weights"
+    taught = handed_over(swarm.context, 4, 2)
+    assert taught is not None and not check.passes(0, own, taught), "weights taught to say something else"
 
 
 def test_a_kl_term_compares_with_where_the_class_started(build_mixed: Build) -> None:
