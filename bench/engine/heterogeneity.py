@@ -162,10 +162,10 @@ class ChurnSpec:
         recovery: whose weights a returning node takes: of one "peer", drawn by the seed, or the average of all its
             "neighbours", weighted by the norms of their last gradients (CheckFree's method for pipeline stages,
             arXiv:2506.15461, applied to the nodes of a swarm). Both may include malicious nodes.
-        tolerance: with a number, a returning node checks offered weights first: on its own last rewarded completions,
-            their mean negative log-probability per token may be at most this share above that of the weights with which
-            it crashed. A peer that does not pass is not asked again, the next one is; if none passes, the node goes on
-            with those weights. None adopts what is offered.
+        tolerance: with a number, a returning node checks offered weights first: its own right answers' mean negative
+            log-probability per token may be at most this share above that under the weights with which it crashed. If a
+            peer does not pass, the next one is asked; if none passes, the node goes on with those weights. None adopts
+            what is offered. See `thiefbench.engine.recovery`.
     """
 
     __pydantic_config__ = STRICT

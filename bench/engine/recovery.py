@@ -1,25 +1,30 @@
-"""What a returning node checks before it adopts a peer's weights: that they keep its own rewarded answers probable."""
+"""What a returning node checks before it adopts a peer's weights: that they keep its own right answers probable."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
-from thiefbench.engine.context import SwarmContext, items_of
+from thiefbench.engine.context import SwarmContext
+from thiefbench.engine.keys import generator, key
+from thiefbench.engine.model.decoding import sample
 from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
 from thiefbench.engine.model.policy import Policy
-from thiefbench.engine.round_record import CompletionRow
 
-MOST_COMPLETIONS = 64
-"""Of a node's rewarded completions, at most so many count."""
+QUESTIONS = 64
+"""A returning node asks its own model so many questions."""
 
 
 class RecoveryCheck:
-    """Compares offered weights with those that a node had when it crashed, on its own last rewarded completions.
+    """Compares offered weights with those that a node had when it crashed, on answers that nobody else has seen.
 
-    This is Gauntlet's loss before and after a contribution (arXiv:2505.21684), on data that only the node has: what it
-    sent in the last round in which one of its completions was rewarded. A node without any adopts no peer's weights.
+    The node asks the model that it crashed with some training questions, keeps the right answers, and compares their
+    mean negative log-probability per token: Gauntlet's loss before and after a contribution (arXiv:2505.21684). What it
+    sent in earlier rounds would not do, because everybody has that, and a peer could teach its model to keep just these
+    completions probable. A node whose model has no right answer adopts no peer's weights.
+
+    A model that says something else in a share p of its answers loses at least -ln(1 - p) nats per answer, if it is
+    otherwise as it was. So a tolerance t, at a loss of L per token and n tokens per answer, lets p = 1 - exp(-t L n)
+    pass at most.
 
     Args:
         context: the swarm's parts; its spec has `churn` with a tolerance.
@@ -27,47 +32,56 @@ class RecoveryCheck:
 
     def __init__(self, context: SwarmContext) -> None:
         self._context = context
-        self._rewarded: dict[int, dict[tuple[str, tuple[int, ...]], CompletionRow]] = {}
-        self._round: dict[int, int] = {}
+        self._last: tuple[tuple[int, int], tuple[list[list[int]], list[CompletionKey]]] | None = None
 
-    def remember(self, rows: Iterable[CompletionRow]) -> None:
-        """Note the pools of a finished round, of which each node keeps its own part."""
-        population = self._context.population
-        for row in rows:
-            own = population.cohorts[row.cohort].kind == population.classes[row.node] if row.node >= 0 else False
-            if row.phase != "train" or not own or row.reward <= 0 or row.refused or not row.ids:
-                continue
-            if self._round.get(row.node) != row.round:
-                self._round[row.node], self._rewarded[row.node] = row.round, {}
-            self._rewarded[row.node].setdefault((row.item_id, row.ids), row)
-
-    def passes(self, node: int, own: Policy, offered: Policy) -> bool:
+    def passes(self, number: int, node: int, own: Policy, offered: Policy) -> bool:
         """Whether a node may adopt offered weights.
 
         Args:
+            number: the round in which it is back.
             node: the node.
             own: its model as it was when it crashed.
             offered: a peer's.
         """
         churn = self._context.spec.churn
         assert churn is not None and churn.tolerance is not None, "only then is there a check"
-        before, after = self.loss(node, own), self.loss(node, offered)
-        return before is not None and after is not None and after <= before * (1 + churn.tolerance)
+        prompts, answers = self._asked(number, node, own)
+        if not answers:
+            return False
+        before, after = (self._loss(policy, prompts, answers) for policy in (own, offered))
+        return after <= before * (1 + churn.tolerance)
+
+    def loss(self, number: int, node: int, own: Policy, policy: Policy) -> float | None:
+        """The mean negative log-probability, per token, of the own model's right answers; None if it has none."""
+        prompts, answers = self._asked(number, node, own)
+        return self._loss(policy, prompts, answers) if answers else None
+
+    def _asked(self, number: int, node: int, own: Policy) -> tuple[list[list[int]], list[CompletionKey]]:
+        """As `_ask`, once for all peers of a node that is back."""
+        if self._last is None or self._last[0] != (number, node):
+            self._last = ((number, node), self._ask(number, node, own))
+        return self._last[1]
+
+    def _ask(self, number: int, node: int, own: Policy) -> tuple[list[list[int]], list[CompletionKey]]:
+        """Prompts, and the right ones among the own model's answers to them."""
+        context = self._context
+        known = context.items_for(node)
+        items = generator(context.seed, "check", number, node).sample(known, min(QUESTIONS, len(known)))
+        prompts = [own.prompt_ids(context.task.messages(item)) for item in items]
+        keys = [key(context.seed, "check", number, node, item.id) for item in items]
+        drawn = sample(own, prompts, range(len(items)), keys, context.spec.sampler)
+        right = [context.task.reward(item, [done.text])[0] > 0 for item, done in zip(items, drawn, strict=True)]
+        answers = [
+            (place, (*done.ids, own.eos) if done.ended else done.ids)
+            for place, (done, kept) in enumerate(zip(drawn, right, strict=True))
+            if kept and done.ids
+        ]
+        return prompts, answers
 
     @torch.no_grad()
-    def loss(self, node: int, policy: Policy) -> float | None:
-        """The mean negative log-probability, per token, of a node's rewarded completions; None if it has none."""
-        rows = list(self._rewarded.get(node, {}).values())[:MOST_COMPLETIONS]
-        if not rows:
-            return None
-        items = {item.id: item for item in items_of(self._context.task, "train")}
-        asked = list(dict.fromkeys(row.item_id for row in rows))
-        prompts = [policy.prompt_ids(self._context.task.messages(items[item_id])) for item_id in asked]
-        answers: list[CompletionKey] = [
-            (asked.index(row.item_id), (*row.ids, policy.eos) if row.ended else row.ids) for row in rows
-        ]
+    def _loss(self, policy: Policy, prompts: list[list[int]], answers: list[CompletionKey]) -> float:
         total, tokens = 0.0, 0
-        for chunk in ForwardCache(policy, prompts).chunks(list(dict.fromkeys(answers))):
+        for chunk in ForwardCache(policy, prompts).chunks(answers):
             logprobs = chunk.logprobs(self._context.spec.sampling.temperature)
             total -= float(logprobs.double().sum())
             tokens += len(logprobs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense, PastRound, Verdict
@@ -174,8 +175,6 @@ class Swarm:
             norms.append(step.grad_norm)
             rows += self._rows(cohort, plan, duties, arrivals, pool, verdicts, step, malicious.payload)
         self.population.done(number)
-        if self._recovery:
-            self._recovery.remember(rows)
         return RoundRecord(rows, clock.seconds, sum(norms) / len(norms))
 
     def evaluate(self, number: int, completions: int) -> RoundRecord:
@@ -229,8 +228,6 @@ class Swarm:
         for row in rows:
             if row.phase == "train":
                 pools.setdefault((row.round, row.cohort), []).append(row)
-                if self._recovery:
-                    self._recovery.remember([row])
         for cohort in self.population.cohorts:
             cohort.history = [
                 remembered(pool, self.seed, self.spec)
@@ -261,7 +258,7 @@ class Swarm:
 
     def _plan(self, number: int) -> RoundPlan:
         """The nodes' tasks in round `number`, after this round's crashes and recoveries."""
-        passes = self._recovery.passes if self._recovery else None
+        passes = partial(self._recovery.passes, number) if self._recovery else None
         self.population.begin(number, lambda node: handed_over(self.context, number, node), passes)
         everyone = self.context.duties(number)
         items = self.backend.items(number, everyone)

@@ -175,7 +175,7 @@ def lists(seeds: Sequence[int]) -> dict[str, list[CellSpec]]:
         "checked": [
             cell(
                 "poisoned_peer(attack='text', quiet=True)", "attack", seed, rounds=50, loss=loss, nodes=4, malicious=2,
-                churn=ChurnSpec((20,), 5, recovery, tolerance=0.1), logprobs=logprobs,
+                churn=ChurnSpec((20,), 5, recovery, tolerance=0.05), logprobs=logprobs,
             )
             for seed in seeds for loss, logprobs in (("grpo", "none"), ("ftis", "reported"))
             for recovery in ("peer", "neighbours")

@@ -25,6 +25,7 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.recovery import RecoveryCheck
 from thiefbench.engine.spec import LearnerSpec
 from thiefbench.engine.swarm import Swarm
+from thiefbench.tasks.base import Item
 
 Build = Callable[..., Swarm]
 VERTICAL: dict[str, Any] = {"topology": "vertical", "prompts": 8, "group": 4}
@@ -263,30 +264,39 @@ def test_where_none_passes_a_node_goes_on_with_what_it_had(recovery: Any, build_
     assert same_weights(weights_of(swarm)[1], had) and not same_weights(weights_of(swarm)[0], had)
 
 
-def test_the_check_compares_a_nodes_own_rewarded_completions(build_swarm: Build) -> None:
-    """Honest weights a round later pass; weights taught something else do not; and it counts as a model's loss does."""
+def test_the_check_compares_right_answers_of_the_nodes_own_model(build_swarm: Build) -> None:
+    """Honest weights a round later pass; weights taught something else do not; the loss is that of single answers."""
     swarm = build_swarm("attack", attack=Handing(), malicious=2, churn=ChurnSpec((3,), down=1, tolerance=0.2))
-    rows = [row for number in (1, 2) for row in swarm.round(number).rows]
+    swarm.round(1)
     check, own = RecoveryCheck(swarm.context), copy.deepcopy(swarm.policy)
-    assert check.loss(0, own) is None and not check.passes(0, own, own), "nothing to check with yet"
-    check.remember(rows)
-    last = max(row.round for row in rows if row.node == 0 and row.reward > 0)
-    mine = {(row.item_id, row.ids, row.ended) for row in rows if (row.node, row.round) == (0, last) and row.reward > 0}
-    items = {item.id: item for item in items_of(swarm.task, "train")}
+    prompts, answers = check._asked(4, 0, own)
+    assert answers and answers == RecoveryCheck(swarm.context)._ask(4, 0, own)[1], "equal nodes ask equal questions"
+    assert answers != check._ask(5, 0, own)[1] != check._ask(5, 1, own)[1]
     total, tokens = 0.0, 0
-    for item_id, ids, ended in mine:
-        targets = (*ids, own.eos) if ended else ids
-        prompt = own.prompt_ids(swarm.task.messages(items[item_id]))
-        (chunk,) = ForwardCache(own, [prompt]).chunks([(0, targets)])
+    for place, targets in answers:
+        (chunk,) = ForwardCache(own, [prompts[place]]).chunks([(0, targets)])
         logprobs = chunk.logprobs(swarm.spec.sampling.temperature)
         total, tokens = total - float(logprobs.detach().double().sum()), tokens + len(targets)
-    loss = check.loss(0, own)
-    assert loss is not None and loss == pytest.approx(total / tokens, rel=1e-5)
-    assert check.passes(0, own, own)
-    swarm.round(3)
-    assert check.passes(0, own, swarm.policy), "an honest peer's weights"
+        (text,) = own.decode([targets[:-1] if targets[-1] == own.eos else targets])
+        assert swarm.task.reward(by_prompt(swarm, own)[tuple(prompts[place])], [text])[0] > 0
+    assert check.loss(4, 0, own, own) == pytest.approx(total / tokens, rel=1e-5)
+    assert check.passes(4, 0, own, own)
+    swarm.round(2)
+    assert check.passes(4, 0, own, swarm.policy), "an honest peer's weights"
     taught = handed_over(swarm.context, 4, 2)
-    assert taught is not None and not check.passes(0, own, taught), "weights taught to say something else"
+    assert taught is not None and not check.passes(4, 0, own, taught), "weights taught to say something else"
+
+
+def by_prompt(swarm: Swarm, policy: Policy) -> dict[tuple[int, ...], Item]:
+    return {tuple(policy.prompt_ids(swarm.task.messages(item))): item for item in items_of(swarm.task, "train")}
+
+
+def test_without_a_right_answer_no_peers_weights_pass(build_swarm: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    swarm = build_swarm("control", churn=ChurnSpec((3,), down=1, tolerance=10.0))
+    monkeypatch.setattr(type(swarm.task), "reward", lambda self, item, texts: [0.0 for _ in texts])
+    check = RecoveryCheck(swarm.context)
+    assert check.loss(4, 0, swarm.policy, swarm.policy) is None
+    assert not check.passes(4, 0, swarm.policy, swarm.policy)
 
 
 def test_a_kl_term_compares_with_where_the_class_started(build_mixed: Build) -> None:
