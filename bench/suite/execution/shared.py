@@ -91,7 +91,13 @@ from thiefbench.tasks.base import Completion, Item
 Marks = tuple[str, ...]
 
 KEEP_EVERY = 10
-"""Number of rounds between two stored states."""
+"""Number of rounds between two states that every cell stores."""
+LEADERS = ("none", "oracle")
+"""Defenses that reject nothing or exactly the payload, whose rounds others can take over most often.
+
+They also store the states between, as spare ones: a defense that asks the policy needs the weights of every round, and
+loading them takes less time than the update.
+"""
 
 _CELL_ID = re.compile(r"[0-9a-f]{16}")
 
@@ -241,10 +247,12 @@ class SharedRounds:
         self._spec, self._what, self._cell = spec, what, directory.path.name
         self._attack = digest(json.dumps([what["cell"]["attack"], what["sources"]["attack"]]))
         self._cells, self._most_bytes = directory.path.parent, most_bytes
+        self._leads = spec.defense.partition("(")[0] in LEADERS and spec.role != "placebo"
         self._others: list[_Followed] | None = None
         self.taken: dict[int, str] = {}
         self.rehearsed = ""
         self._attack_unchanged = True
+        self._compared = False
         self._played: str | None = None
         self._unasked: list[int] = []
         self._seconds_rehearsed = 0.0
@@ -351,17 +359,24 @@ class SharedRounds:
             self._unasked.append(number)
         if not cohort.reproduced:
             raise NotReproducedError
-        if self._marks is not None and number % KEEP_EVERY == 0 and number < self._spec.rounds and not cohort.owed:
-            self._states.keep(self._marks[-1], cohort.state_before_owed())
+        between = number % KEEP_EVERY != 0
+        if self._marks is not None and number < self._spec.rounds and not cohort.owed and (self._leads or not between):
+            self._states.keep(self._marks[-1], cohort.state_before_owed(), spare=between)
         return record, evaluation
 
     def _kept(self, owed: Sequence[OwedUpdate]) -> tuple[int, dict[str, torch.Tensor]] | None:
-        """For `DeferringCohort.kept`: a state that some cell has stored after one of these rounds."""
-        for place in range(len(owed), 0, -1):
-            update = owed[place - 1]
-            if self._marks is None or update.grad_norm is None:  # it is this cell's own
-                continue
-            if (tensors := self._states.load(self._marks[update.round])) is not None:
+        """For `DeferringCohort.kept`: a state that some cell has stored after one of these rounds.
+
+        The first time, the last recorded update is left to be carried out, so that its gradient norm shows whether this
+        machine reproduces the recorded rounds.
+        """
+        recorded = [place for place, update in enumerate(owed, 1) if update.grad_norm is not None]
+        if self._marks is None or not recorded:
+            return None
+        usable_places = recorded if self._compared else recorded[:-1]
+        self._compared = True
+        for place in reversed(usable_places):
+            if (tensors := self._states.load(self._marks[owed[place - 1].round])) is not None:
                 return place, tensors
         return None
 

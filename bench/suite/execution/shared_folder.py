@@ -25,6 +25,7 @@ from thiefbench.suite.store.records import (
 
 REHEARSALS = "rehearsals"
 """The name of the folder of rehearsals' rounds, see `thiefbench.suite.execution.rehearsals`."""
+_SPARE = ".spare"
 _LIMITED = ("*/states/*.safetensors", f"*/{REHEARSALS}/*.parquet")
 
 
@@ -39,15 +40,21 @@ class States:
 
     Args:
         folder: the folder of cells with the same first mark; its parent holds those of others.
-        most_bytes: the most bytes for all of them; the oldest are deleted first.
+        most_bytes: the most bytes for all of them; spare ones are deleted first, the oldest before others.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._most = folder / "states", most_bytes
 
-    def keep(self, mark: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Store the state after a mark, unless it exists or is larger than `most_bytes`."""
-        path = self._path(mark)
+    def keep(self, mark: str, tensors: Mapping[str, torch.Tensor], spare: bool = False) -> None:
+        """Store the state after a mark, unless it exists or is larger than `most_bytes`.
+
+        Args:
+            mark: the mark.
+            tensors: the state.
+            spare: whether it makes room for all that is not.
+        """
+        path = self._path(mark, spare)
         if path.exists() or sum(each.nbytes for each in tensors.values()) > self._most:
             return
         content = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
@@ -57,34 +64,36 @@ class States:
 
     def load(self, mark: str) -> dict[str, torch.Tensor] | None:
         """The state after a mark; None if it is not stored, or damaged."""
-        path = self._path(mark)
-        try:
-            if file_sha256(path) != read_sealed(path.with_suffix(".json")).get("sha256"):
-                return None
-            return load_file(path)
-        except (OSError, BrokenRecordError, SafetensorError):
-            return None
+        for path in (self._path(mark), self._path(mark, spare=True)):
+            try:
+                if file_sha256(path) == read_sealed(path.with_suffix(".json")).get("sha256"):
+                    return load_file(path)
+            except (OSError, BrokenRecordError, SafetensorError):
+                continue
+        return None
 
-    def _path(self, mark: str) -> Path:
-        return self._folder / f"{mark}.safetensors"
+    def _path(self, mark: str, spare: bool = False) -> Path:
+        return self._folder / f"{mark}{_SPARE if spare else ''}.safetensors"
 
 
 def make_room(root: Path, most_bytes: int) -> None:
-    """Delete the oldest states and rounds of rehearsals in a store's folder `shared` until the others fit.
+    """Delete states and rounds of rehearsals in a store's folder `shared` until the others fit.
+
+    Spare states go first, the oldest before others.
 
     Args:
         root: the folder.
         most_bytes: the most bytes for all of them.
     """
-    sizes: dict[Path, tuple[float, int]] = {}
+    sizes: dict[Path, tuple[bool, float, int]] = {}
     for path in (path for pattern in _LIMITED for path in root.glob(pattern)):
         if path.parent.is_symlink() or path.parent.parent.is_symlink():
             continue  # what lies behind a link is not the store's
         with suppress(OSError):  # another process may have deleted it
             about = path.stat()
-            sizes[path] = about.st_mtime, about.st_size
-    total = sum(size for _, size in sizes.values())
-    for path, (_, size) in sorted(sizes.items(), key=lambda each: each[1]):
+            sizes[path] = not path.stem.endswith(_SPARE), about.st_mtime, about.st_size
+    total = sum(size for *_, size in sizes.values())
+    for path, (*_, size) in sorted(sizes.items(), key=lambda each: each[1]):
         if total <= most_bytes:
             break
         path.unlink(missing_ok=True)

@@ -221,12 +221,49 @@ def test_weights_that_were_kept_shorten_the_way(tmp_path: Path, monkeypatch: pyt
     both = of("none", until(6), evaluation=Evaluation(every=6, completions=16, final=16))
     found = shared_and_alone(both, tmp_path)
     assert taken(found[1]) == {1, 2, 3, 4, 5}
-    assert len(made) == ROUNDS + 2 + 2 * ROUNDS, "of five updates that were owed, one was made: the fifth"
-    states = list((tmp_path / "shared" / "shared").glob("*/states/*.safetensors"))
-    assert len(states) == 2
-    size = states[0].stat().st_size
-    run(of("none", seeds=(7,)), tmp_path / "shared", shared_gb=1.5 * size / 1e9)
-    assert len(list((tmp_path / "shared" / "shared").glob("*/states/*.safetensors"))) == 1, "the newest"
+    assert len(made) == ROUNDS + 2 + 2 * ROUNDS, "of five updates that were owed, one was made: the fifth, to compare"
+    assert states(tmp_path) == (2, 3)
+    size = next((tmp_path / "shared" / "shared").glob("*/states/*.safetensors")).stat().st_size
+    run(of("none", seeds=(7,)), tmp_path / "shared", shared_gb=2.5 * size / 1e9)
+    assert states(tmp_path) == (2, 0), "spare ones make room, then the oldest"
+    run(of("none", seeds=(8,)), tmp_path / "shared", shared_gb=1.5 * size / 1e9)
+    assert states(tmp_path) == (1, 0), "the newest"
+
+
+def states(store: Path) -> tuple[int, int]:
+    """How many states a store's cells share, and how many of them are spare."""
+    names = [path.name for path in (store / "shared" / "shared").glob("*/states/*.safetensors")]
+    spare = sum(".spare." in name for name in names)
+    return len(names) - spare, spare
+
+
+def test_without_spare_states_updates_fill_the_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, accumulate = [], Cohort.accumulate
+    monkeypatch.setattr(Cohort, "accumulate", lambda *parts: made.append(1) or accumulate(*parts))
+    run(of("none"), tmp_path / "shared")
+    for path in (tmp_path / "shared" / "shared").glob("*/states/*.spare.*"):
+        path.unlink()
+    made.clear()
+    only = of(until(6))
+    run(only, tmp_path / "shared")
+    assert len(made) == 2, "the fifth, which was owed, and its own"
+    run(only, tmp_path / "alone", share=False)
+    equal(only, tmp_path / "shared", tmp_path / "alone")
+
+
+def test_a_defense_that_asks_the_policy_makes_no_update_that_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, accumulate = [], Cohort.accumulate
+    monkeypatch.setattr(Cohort, "accumulate", lambda *parts: made.append(1) or accumulate(*parts))
+    run(of("none"), tmp_path / "shared")
+    made.clear()
+    only = of("repetition")
+    run(only, tmp_path / "shared")
+    assert taken(records(only, tmp_path / "shared")[0]) == set(range(1, ROUNDS + 1))
+    assert len(made) == 2, "the first, to compare, and the last, after which nothing is stored"
+    run(only, tmp_path / "alone", share=False)
+    equal(only, tmp_path / "shared", tmp_path / "alone")
 
 
 @dataclass(frozen=True)
