@@ -29,7 +29,6 @@ from thiefbench.suite.execution.cell_run import ALONE, CellRuntime, keep_weights
 from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.executors import Executor, Ledger
 from thiefbench.suite.execution.jobs import CellListener, Job, Listener, Stopping
-from thiefbench.suite.execution.shared import LEADERS
 from thiefbench.suite.execution.workers import WorkerPool
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store import weights
@@ -146,10 +145,14 @@ def taken_up(cells: Iterable[CellSpec], share: bool = True) -> list[CellSpec]:
     turn = {defense: place for place, defense in enumerate(dict.fromkeys(spec.defense for spec in cells))}
 
     def order(spec: CellSpec) -> tuple[int, int, bool, bool]:
-        leads = LEADERS.index(name) if (name := spec.defense.partition("(")[0]) in LEADERS else len(LEADERS)
+        leads = _LEADERS.index(name) if (name := spec.defense.partition("(")[0]) in _LEADERS else len(_LEADERS)
         return (leads, turn[spec.defense], not spec.asks, spec.role != "attack")
 
     return sorted(cells, key=lambda spec: order(spec) if share else order(spec)[2:])
+
+
+_LEADERS = ("none", "oracle")
+"""Defenses that reject nothing or exactly the payload, whose rounds others can take over most often."""
 
 
 def jobs_of(

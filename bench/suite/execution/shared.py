@@ -91,12 +91,10 @@ from thiefbench.tasks.base import Completion, Item
 Marks = tuple[str, ...]
 
 KEEP_EVERY = 10
-"""Number of rounds between two states that every cell stores."""
-LEADERS = ("none", "oracle")
-"""Defenses that reject nothing or exactly the payload, whose rounds others can take over most often.
+"""Number of rounds between two states that are kept longest.
 
-They also store the states between, as spare ones: a defense that asks the policy needs the weights of every round, and
-loading them takes less time than the update.
+Those of the other rounds are spare. A defense that asks the policy needs the weights of every round, and loading them
+takes less time than the update.
 """
 
 _CELL_ID = re.compile(r"[0-9a-f]{16}")
@@ -247,7 +245,6 @@ class SharedRounds:
         self._spec, self._what, self._cell = spec, what, directory.path.name
         self._attack = digest(json.dumps([what["cell"]["attack"], what["sources"]["attack"]]))
         self._cells, self._most_bytes = directory.path.parent, most_bytes
-        self._leads = spec.defense.partition("(")[0] in LEADERS and spec.role != "placebo"
         self._others: list[_Followed] | None = None
         self.taken: dict[int, str] = {}
         self.rehearsed = ""
@@ -359,9 +356,8 @@ class SharedRounds:
             self._unasked.append(number)
         if not cohort.reproduced:
             raise NotReproducedError
-        between = number % KEEP_EVERY != 0
-        if self._marks is not None and number < self._spec.rounds and not cohort.owed and (self._leads or not between):
-            self._states.keep(self._marks[-1], cohort.state_before_owed(), spare=between)
+        if self._marks is not None and number < self._spec.rounds and not cohort.owed:
+            self._states.keep(self._marks[-1], cohort.state_before_owed(), spare=number % KEEP_EVERY != 0)
         return record, evaluation
 
     def _kept(self, owed: Sequence[OwedUpdate]) -> tuple[int, dict[str, torch.Tensor]] | None:
