@@ -51,7 +51,7 @@ def _parsed(read: Callable[[], strict_yaml.Document], file: str, declared: bool 
     except OSError as error:
         raise SuiteError(f"{file} cannot be read: {error.strerror}") from error
     data, tree = document.data, document.tree
-    specs = list(_specs(data, ()))
+    specs = [] if declared else list(_specs(data, ()))
     if not isinstance(data, dict):
         raise SuiteError(f"{file}, line 1: a suite is a mapping with name, version, task, model and attacks")
     parts = _filled_parts(data)
@@ -64,7 +64,7 @@ def _parsed(read: Callable[[], strict_yaml.Document], file: str, declared: bool 
     if () not in parts:
         data["parts"] = list(parts.values())
     suite = _validated(data, lambda where: f"{file}, line {_line_of(tree, where)}")
-    for where, kind, spec in [] if declared else specs:
+    for where, kind, spec in specs:
         try:
             registry.check_names(kind, spec)
         except registry.SpecStringError as error:
