@@ -259,7 +259,7 @@ class SharedRounds:
         self._swarm, self._fields = swarm, fields_of(swarm.attack)
         self._start = start_mark(self._spec, self._what, swarm.attack.libraries())
         self._folder = self._cells.parent / "shared" / self._start
-        self._states = States(self._folder, self._most_bytes)
+        self._states = States(self._folder, self._cell, self._most_bytes)
         self._marks: list[str] | None = [self._start]
         if self._fields is None or not usable(self._cell, self._folder.parent, self._folder, self._folder / "states"):
             self._marks = None

@@ -40,11 +40,12 @@ class States:
 
     Args:
         folder: the folder of cells with the same first mark; its parent holds those of others.
+        cell: the id of the cell that keeps states; `usable` removes what it left half-written.
         most_bytes: the most bytes for all of them; spare ones are deleted first, the oldest before others.
     """
 
-    def __init__(self, folder: Path, most_bytes: int) -> None:
-        self._folder, self._most = folder / "states", most_bytes
+    def __init__(self, folder: Path, cell: str, most_bytes: int) -> None:
+        self._folder, self._cell, self._most = folder / "states", cell, most_bytes
 
     def keep(self, mark: str, tensors: Mapping[str, torch.Tensor], spare: bool = False) -> None:
         """Store the state after a mark, unless it exists or is larger than `most_bytes`.
@@ -58,8 +59,9 @@ class States:
         if path.exists() or sum(each.nbytes for each in tensors.values()) > self._most:
             return
         content = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
-        write_atomically(path, content)
-        write_sealed(path.with_suffix(".json"), {"sha256": hashlib.sha256(content).hexdigest()})
+        # First the checksum: a state that exists is never written again, so a kill must not leave it without one.
+        write_sealed(path.with_suffix(".json"), {"sha256": hashlib.sha256(content).hexdigest()}, self._cell)
+        write_atomically(path, content, self._cell)
         make_room(self._folder.parent.parent, self._most)
 
     def load(self, mark: str) -> dict[str, torch.Tensor] | None:

@@ -418,10 +418,18 @@ def half_written(folder: Path) -> list[Path]:
     return sorted(folder.glob(f".*{HALF_WRITTEN}"))
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it always contains either its old or its complete new content."""
+def write_atomically(path: Path, data: bytes, writer: str = "") -> None:
+    """Write a file so that it always contains either its old or its complete new content.
+
+    Args:
+        path: the file.
+        data: its new content.
+        writer: the first word of the temporary file's name, for folders that several processes write to: it says whose
+            the temporary files are that a killed process leaves.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=HALF_WRITTEN)
+    hidden = f".{writer}.{path.name}" if writer else f".{path.name}"
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{hidden}-", suffix=HALF_WRITTEN)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), 0o644)  # mkstemp creates private files, but stores are shared
@@ -434,10 +442,10 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
-def write_sealed(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON data together with its checksum."""
+def write_sealed(path: Path, content: dict[str, Any], writer: str = "") -> None:
+    """Write JSON data together with its checksum; for `writer` see `write_atomically`."""
     envelope = {"sha256": hashlib.sha256(_canonical(content)).hexdigest(), "content": content}
-    write_atomically(path, json.dumps(envelope, indent=1, sort_keys=True).encode())
+    write_atomically(path, json.dumps(envelope, indent=1, sort_keys=True).encode(), writer)
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
