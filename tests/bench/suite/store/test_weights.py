@@ -170,8 +170,8 @@ def test_a_run_killed_at_any_write_ends_with_the_same_weights(
             raise Killed
         fsync(descriptor)
 
-    # Run, three checkpoints, completions and record, weights and index of two rounds; for other cells the trajectory, and
-    # checksum and state after two rounds.
+    # Run, three checkpoints, completions and record, weights and index of two rounds; for other cells the trajectory,
+    # and checksum and state after two rounds.
     writes = 1 + 3 * 3 + 2 + 2 * 2 + 1 + 2 * 2
     for killed in range(writes + 1):
         store = tmp_path / str(killed)
