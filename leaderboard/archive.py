@@ -12,10 +12,10 @@ import os
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.entry import EntryError
@@ -24,6 +24,7 @@ from thiefbench.leaderboard.isolation.limits import (
     COMPLETIONS_BYTES,
     EXCHANGES_BYTES,
     RECORD_BYTES,
+    STAGES_BYTES,
     WEIGHTS_BYTES,
 )
 from thiefbench.leaderboard.manifest import Packed
@@ -98,6 +99,8 @@ def members(cells: Sequence[CellScores], weights: Sequence[Packed]) -> list[Memb
             )
         if cell.exchanges_sha256:
             listed.append(Member(f"cells/{cell.cell_id}/exchanges.parquet", cell.exchanges_sha256, EXCHANGES_BYTES))
+        if cell.stages_sha256:
+            listed.append(Member(f"cells/{cell.cell_id}/stages.parquet", cell.stages_sha256, STAGES_BYTES))
     listed += [Member(f"weights/{each.name}", each.sha256, WEIGHTS_BYTES) for each in sorted(weights, key=_name)]
     if twice := next((name for name, count in Counter(each.name for each in listed).items() if count > 1), None):
         raise EntryError(f"the entry lists {twice} twice; each cell and file must be listed once")
@@ -189,18 +192,17 @@ def unpack(archive: Path, entry: Archived, folder: Path, specs: Sequence[CellSpe
         if specs
         else {cell_id: record.cell for cell_id, record in records.items()}
     )
-    check_tables(
-        {
-            store.cell(cell.cell_id).completions_path: shapes[cell.cell_id]
-            for cell in entry.brought
-            if cell.completions_sha256
-        }
-        | {
-            store.cell(cell.cell_id).exchanges_path: shapes[cell.cell_id]
-            for cell in entry.brought
-            if cell.exchanges_sha256
-        }
-    )
+    tables: dict[Path, Mapping[str, Any]] = {}
+    for cell in entry.brought:
+        directory = store.cell(cell.cell_id)
+        for path, sha256 in (
+            (directory.completions_path, cell.completions_sha256),
+            (directory.exchanges_path, cell.exchanges_sha256),
+            (directory.stages_path, cell.stages_sha256),
+        ):
+            if sha256:
+                tables[path] = shapes[cell.cell_id]
+    check_tables(tables)
     return store
 
 

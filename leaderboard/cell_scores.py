@@ -24,9 +24,9 @@ CURVES = ("eval_asr", "eval_reward", "eval_length")
 SHARED_SCORES = ("asr", "clean_reward", "start_reward")
 """The scores that an entry keeps for shared cells, against which its row is measured."""
 OF_COMPLETIONS = ("stop_rate", "false_rejection_rate", "masked_rate")
-"""The scores that say nothing where nodes exchange weights, as nobody inspects completions there."""
-EXCHANGES_SHA256 = "exchanges_sha256"
-"""What a record's provenance calls the hash of exchanges.parquet."""
+"""The scores that say nothing where nodes exchange weights or are pipelines, as nobody inspects completions there."""
+EXCHANGES_SHA256, STAGES_SHA256 = "exchanges_sha256", "stages_sha256"
+"""What a record's provenance calls the hashes of exchanges.parquet and stages.parquet."""
 
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
 """Limits far beyond any real measure, which keep sums from overflowing."""
@@ -42,14 +42,15 @@ class CellScores(EntryModel):
         part, role, attack, defense, seed: which cell of the suite it is.
         status, error: as in its record.
         scores: its record's scores, rounded; for a shared cell only `SHARED_SCORES`, and where nodes exchange weights
-            none of `OF_COMPLETIONS`. Also its drift and divergence, which are not in records; entries of older versions
-            lack these.
+            or are pipelines none of `OF_COMPLETIONS`. Also its drift and divergence, which are not in records; entries
+            of older versions lack these.
         curves: round and value, rounded: `CURVES`, or for a shared cell the end of "eval_asr".
         seconds: by phase, rounded; of shared cells, only the undefended attacked ones have them, because round times
             are relative to those.
         schema_version: the record's; entries without it have version 1.
         record_sha256, completions_sha256: of its two files in the archive; a failed cell has no completions.
         exchanges_sha256: of a third one, which cells have where nodes exchange weights.
+        stages_sha256: of the third one of a cell whose node is a pipeline.
     """
 
     cell_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -67,6 +68,7 @@ class CellScores(EntryModel):
     record_sha256: Sha256
     completions_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     exchanges_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    stages_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
 
 
 class Reference(EntryModel):
@@ -118,7 +120,7 @@ def trimmed(
         curves = {"eval_asr": record.curves.get("eval_asr", [])[-HEADLINE_EVALUATIONS:]}
     timed = own or (named["role"], named["defense"]) == ("attack", "none")
     kept = set(record.scores) if own else set(SHARED_SCORES)
-    if record.cell.get("averaging"):
+    if record.cell.get("averaging") or record.cell.get("pipeline"):
         kept -= set(OF_COMPLETIONS)
     return CellScores(
         **named,
@@ -134,6 +136,7 @@ def trimmed(
         record_sha256=record_sha256,
         completions_sha256=record.completions_sha256,
         exchanges_sha256=record.provenance.get(EXCHANGES_SHA256, ""),
+        stages_sha256=record.provenance.get(STAGES_SHA256, ""),
     )
 
 

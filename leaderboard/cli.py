@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,7 +35,7 @@ from thiefbench.wording import counted
 
 if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.check import Subject
-    from thiefbench.leaderboard.checking.check_aggregation import AggregationSubject
+    from thiefbench.leaderboard.checking.check_rule import RuleSubject
     from thiefbench.leaderboard.checking.findings import Finding
     from thiefbench.leaderboard.checking.samples import Sample
     from thiefbench.leaderboard.submit import Submission
@@ -72,21 +72,25 @@ def check(
         ),
     ] = False,
 ) -> None:
-    """Check in about a minute whether a defense or an aggregation may be submitted; if not, say what to change."""
+    """Check in about a minute whether a defense may be submitted; if not, say what to change.
+
+    An aggregation or a stage check is one too.
+    """
     from thiefbench.leaderboard.isolation.sandbox_paths import files
 
     files(defense)  # a mistake in the spec string is reported before torch is loaded
-    _check_taken("defense", defense)
-    from thiefbench.leaderboard.aggregating import is_aggregation
     from thiefbench.leaderboard.checking.check import POISON_STOPPED, Subject
-    from thiefbench.leaderboard.checking.check_aggregation import AggregationSubject
+    from thiefbench.leaderboard.checking.check_rule import RuleSubject
+    from thiefbench.leaderboard.defense_kinds import kind_named
     from thiefbench.suite.suite_yaml import load_suite
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
-    joins_weights, chosen = is_aggregation(defense), load_suite(suite)
-    what = f"running two rounds of small swarms like those of {chosen.title}"
-    if joins_weights:
-        what = "joining vectors of a few exchanges"
+    kind, chosen = kind_named(defense), load_suite(suite)
+    what = {
+        "defense": f"running two rounds of small swarms like those of {chosen.title}",
+        "aggregation": "joining vectors of a few exchanges",
+        "stage_check": "checking stages of a few made-up runs",
+    }[kind]
     if not unsafe:
         try:
             err.print(f"in the sandbox ({backend()}); {what} ...")
@@ -94,8 +98,8 @@ def check(
             raise SandboxUnavailable(f"{error} --unsafe runs the defense without a sandbox, if you trust it.") from None
     else:
         err.print("[yellow]unsafe:[/yellow] the defense runs in this process, without a sandbox")
-    if joins_weights:
-        findings = _ask(AggregationSubject(defense, unsafe))
+    if kind != "defense":
+        findings = _ask(RuleSubject(defense, kind, unsafe))
     else:
         swarms = [part.swarm for part in chosen.scenes]
         findings = _ask(Subject(defense, _samples(chosen), unsafe, suite=chosen.title, swarms=swarms))
@@ -115,7 +119,7 @@ def check_attack(
     from thiefbench.leaderboard.attacking.submit import checked_spec
 
     checked_spec(attack)  # a mistake is reported before torch is loaded
-    _check_taken("attack", attack)
+    _check_attack_taken(attack)
     from thiefbench.tasks.sandbox import backend
 
     err.print(f"in the sandbox ({backend()}); running a few rounds of a small swarm ...")
@@ -155,7 +159,7 @@ def attack(
     from thiefbench.leaderboard.published import SHARED
     from thiefbench.leaderboard.submit import credits_of
 
-    _check_taken("attack", attack)
+    _check_attack_taken(attack)
     credits = credits_of(name, authors, paper)
     attacking.checked_spec(attack)
     try:
@@ -238,7 +242,6 @@ def submit(
     from thiefbench.leaderboard.referring import published_threads
     from thiefbench.progress import watch
 
-    _check_taken("defense", defense)
     if baseline:
         name, authors = name or defense, authors or OWN
     credits = submitting.credits_of(name, authors, paper)
@@ -481,25 +484,23 @@ def build(
     raise typer.Exit(FAILED if written.broken else DONE)
 
 
-def _check_taken(kind: Literal["attack", "defense"], spec: str) -> None:
-    """See that a spec string names no built-in class that the leaderboard has no suites for.
+def _check_attack_taken(spec: str) -> None:
+    """See that a spec string names no built-in attack that the leaderboard has no suites for.
 
-    These are attacks in swarms that exchange weights, and attacks and checks of pipelines.
+    These are attacks in swarms that exchange weights, and in pipelines.
 
     Raises:
         UsageError: it does.
     """
     from thiefbench import registry
 
-    of_weights = registry.names("weight_attack") if kind == "attack" else []
-    of_stages = registry.names("stage_attack" if kind == "attack" else "stage_check")
+    of_weights, of_stages = registry.names("weight_attack"), registry.names("stage_attack")
     elsewhere = dict.fromkeys(of_weights, "swarms that exchange weights") | dict.fromkeys(of_stages, "pipelines")
-    taken = "attacks on completions" if kind == "attack" else "defenses of completions, and aggregations"
-    for part in registry.parts(kind, spec):
-        if (name := registry.parse(kind, part).target) in elsewhere:
+    for part in registry.parts("attack", spec):
+        if (name := registry.parse("attack", part).target) in elsewhere:
             raise UsageError(
-                f"{name} is for {elsewhere[name]}, and the leaderboard takes {taken} only; measure it with a suite of "
-                "your own"
+                f"{name} is for {elsewhere[name]}, and the leaderboard takes attacks on completions only; measure it "
+                "with a suite of your own"
             )
 
 
@@ -531,10 +532,10 @@ def _samples(suite: Suite) -> list[Sample]:
 
 def _check_once(submission: Submission, baseline: bool) -> None:
     """Check a submission, unless the same bytes have passed the check here before; exit if it fails."""
-    from thiefbench.leaderboard.aggregating import exchanges_weights
     from thiefbench.leaderboard.checking.check import Subject
-    from thiefbench.leaderboard.checking.check_aggregation import AggregationSubject
+    from thiefbench.leaderboard.checking.check_rule import RuleSubject
     from thiefbench.leaderboard.checking.passed import read_pass, write_pass
+    from thiefbench.leaderboard.defense_kinds import kind_of
 
     swarms = [part.swarm for part in submission.suite.scenes]
     if (findings := read_pass(submission.store, submission.staged, baseline, swarms)) is not None:
@@ -544,9 +545,9 @@ def _check_once(submission: Submission, baseline: bool) -> None:
                 _print(finding)
         return
     err.print("first the rules of `thiefbench leaderboard check`, about a minute ...")
-    subject: Subject | AggregationSubject
-    if exchanges_weights(submission.suite):
-        subject = AggregationSubject(submission.checkable)
+    subject: Subject | RuleSubject
+    if (kind := kind_of(submission.suite)) != "defense":
+        subject = RuleSubject(submission.checkable, kind)
     else:
         pools, title = _samples(submission.suite), submission.suite.title
         subject = Subject(submission.checkable, pools, baseline=baseline, suite=title, swarms=swarms)
@@ -557,14 +558,14 @@ def _check_once(submission: Submission, baseline: bool) -> None:
     write_pass(submission.store, submission.staged, baseline, swarms, findings)
 
 
-def _ask(subject: Subject | AggregationSubject) -> list[Finding]:
+def _ask(subject: Subject | RuleSubject) -> list[Finding]:
     """Print the check's findings, one line for each rule."""
     from thiefbench.leaderboard.checking.check import Subject
     from thiefbench.leaderboard.checking.check import check as check_rules
-    from thiefbench.leaderboard.checking.check_aggregation import check_aggregation
+    from thiefbench.leaderboard.checking.check_rule import check_rule
 
     findings = []
-    for finding in check_rules(subject) if isinstance(subject, Subject) else check_aggregation(subject):
+    for finding in check_rules(subject) if isinstance(subject, Subject) else check_rule(subject):
         _print(finding)
         findings.append(finding)
     return findings

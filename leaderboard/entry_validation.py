@@ -20,9 +20,9 @@ from thiefbench.leaderboard import _parsing_worker
 from thiefbench.leaderboard.deliveries import check_seeds
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.limits import (
-    AGGREGATION_DEPENDENCIES,
     DEPENDENCIES,
     FILE_BYTES,
+    TENSOR_DEPENDENCIES,
     WEIGHTS_BYTES,
     WEIGHTS_NAME,
 )
@@ -41,11 +41,13 @@ _PARSING_SECONDS, _PARSING_BYTES = 5, 2 << 30
 _FLOORS: dict[Guests, tuple[str, str]] = {
     "defense": ("thiefbench.defenses", "thiefbench.tasks"),
     "aggregation": ("thiefbench.defenses", "thiefbench.tasks"),
+    "stage_check": ("thiefbench.defenses", "thiefbench.tasks"),
     "attack": ("thiefbench.attacks", "thiefbench.tasks"),
 }
 _PACKAGES: dict[Guests, tuple[str, ...]] = {
     "defense": DEPENDENCIES,
-    "aggregation": AGGREGATION_DEPENDENCIES,
+    "aggregation": TENSOR_DEPENDENCIES,
+    "stage_check": TENSOR_DEPENDENCIES,
     "attack": DEPENDENCIES,
 }
 
@@ -96,7 +98,7 @@ def check_source(entry: Entry, kind: Guests = "defense") -> None:
 
     Args:
         entry: of a defense.
-        kind: "aggregation" where the nodes of its suite exchange weights.
+        kind: of what its suite takes.
 
     Raises:
         EntryError: they are not, or the entry was made with another version of the benchmark.

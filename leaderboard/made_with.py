@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from thiefbench.leaderboard.cell_scores import EXCHANGES_SHA256
+from thiefbench.leaderboard.cell_scores import EXCHANGES_SHA256, STAGES_SHA256
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.provenance import DISTRIBUTIONS
 from thiefbench.suite.store.records import SHARED, SHARED_REHEARSAL, Record, Store
@@ -13,7 +13,7 @@ from thiefbench.suite.store.records import SHARED, SHARED_REHEARSAL, Record, Sto
 _NAMES = ("python", *DISTRIBUTIONS)
 COST = "attack_cost"
 """What a submitted attack used in a cell (`thiefbench.leaderboard.attacking.running`)."""
-_OF_A_CELL = ("started", "finished", "ended", SHARED, SHARED_REHEARSAL, COST, EXCHANGES_SHA256)
+_OF_A_CELL = ("started", "finished", "ended", SHARED, SHARED_REHEARSAL, COST, EXCHANGES_SHA256, STAGES_SHA256)
 
 
 def versions(records: Sequence[Record], store: Store) -> dict[str, str]:

@@ -32,9 +32,9 @@ from thiefbench.leaderboard.verification.baseline import current, run_options
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
     SubmittedCell,
+    beside_completions,
     check_completions,
     check_identity,
-    exchanges_of,
 )
 from thiefbench.suite.analysis.cell_drift import COLUMNS, answers_in
 from thiefbench.suite.execution.cell_identity import Identities
@@ -335,7 +335,7 @@ def _published(title: str, cell: _Stored, control: _Stored, store: Store, folder
     try:
         check_identity(cell.record, cell.spec)
         submitted = SubmittedCell(cell.spec, cell.part, scores, cell.record, own=False)
-        check_completions(submitted, table, exchanges=exchanges_of(cell.spec, directory))
+        check_completions(submitted, table, beside=beside_completions(cell.spec, directory))
     except InconsistentError as error:
         raise NotPublishableError(f"the {cell.label} in {store.root} cannot be published: {error}") from error
     words, drift = "", dict[str, Numbers]()

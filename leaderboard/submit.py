@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from thiefbench import registry
 from thiefbench.errors import UserError
 from thiefbench.leaderboard import CURRENT, growing, rows
-from thiefbench.leaderboard.aggregating import check_fits, exchanges_weights
 from thiefbench.leaderboard.archive import pack, packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores, drifts, trimmed
+from thiefbench.leaderboard.defense_kinds import check_fits, kind_of
 from thiefbench.leaderboard.entry import Entry, EntryError, read_manifest, write_entry
-from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, CAPS, POOL
+from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, CAPS, POOL, STAGE_CHECK_CAPS
 from thiefbench.leaderboard.isolation.sandbox_paths import foreign, relocated
 from thiefbench.leaderboard.isolation.staging import Staged, stage
 from thiefbench.leaderboard.made_with import machine, versions
@@ -159,12 +159,7 @@ def released(name: str) -> Suite:
     suite = load_suite(name)
     if missing := lacking(asdict(suite)):
         raise EntryError(f"no defense can be ranked on {name}: it has {missing}; write --suite {CURRENT}, or trial")
-    if any(part.pipeline for part in suite.scenes):
-        raise EntryError(
-            f"no defense can be ranked on {name}: its nodes are pipelines, and the leaderboard takes no stage checks; "
-            f"measure one with thiefbench run {name} --defense ..."
-        )
-    exchanges_weights(suite)  # in all of its parts or in none
+    kind_of(suite)  # the same in all of its parts
     return suite
 
 
@@ -418,7 +413,14 @@ def row_summary(row: SuiteRow, partial: str = "") -> list[str]:
 
 def caps(suite: Suite) -> str:
     """The limits of a submission, as a sentence for its author; verification enforces them."""
-    if exchanges_weights(suite):
+    kind = kind_of(suite)
+    if kind == "stage_check":
+        most = STAGE_CHECK_CAPS
+        return (
+            f"limits for a stage in a round: {most.seconds:g} s of the check's own time, {most.questions} questions "
+            f"for the repeated work, {most.service_seconds:g} s for their answers, {most.memory >> 20:,} MiB"
+        )
+    if kind == "aggregation":
         most = AGGREGATION_CAPS
         return (
             f"limits for an exchange: {most.seconds:g} s of the aggregation's own time, {most.questions} questions for "

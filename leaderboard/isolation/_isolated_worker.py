@@ -247,10 +247,10 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
 
     Args:
         backend: the jail.
-        setup: `kind`, "defense", "aggregation" or "attack"; `packages`, where the benchmark's packages lie, by name;
-            `search`, folders to import others from; `readable`, paths that a guest may read beside the standard
-            library; `warm`, modules to import beside those that every guest needs; `shared`, libraries to load, which
-            cannot start inside.
+        setup: `kind`, "defense", "aggregation", "stage_check" or "attack"; `packages`, where the benchmark's packages
+            lie, by name; `search`, folders to import others from; `readable`, paths that a guest may read beside the
+            standard library; `warm`, modules to import beside those that every guest needs; `shared`, libraries to
+            load, which cannot start inside.
     """
     for name in (*_SHARED, *setup["shared"]):
         with suppress(OSError):
@@ -273,8 +273,13 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
         from thiefbench.leaderboard.isolation import aggregation_guest
 
         serving = aggregation_guest.serve
+    elif setup["kind"] == "stage_check":
+        from thiefbench.leaderboard.isolation import stage_check_guest
+
+        serving = stage_check_guest.serve
     registry.names("defense")  # listed now: inside the sandbox, the installed distributions cannot be read
     registry.names("aggregation")
+    registry.names("stage_check")
     registry.names("attack")
     sys.path[:] = library  # the paths that the sandbox shows by itself
 

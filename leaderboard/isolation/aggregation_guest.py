@@ -7,9 +7,8 @@ that the aggregation wants to try.
 from __future__ import annotations
 
 import random
-import resource
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,58 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from thiefbench.defenses.aggregation.base import Aggregate, Aggregation, AggregationView, SentVector, VectorVerdict
-from thiefbench.leaderboard.isolation import wire
-from thiefbench.leaderboard.isolation.guest_stream import Stream, describe, send
-
-Answer = tuple[dict[str, Any], list[NDArray[Any]]]
-"""A reply and its arrays."""
-
-
-def serve(spec: str, most: int, file: int) -> None:
-    """Construct the aggregation of a spec string, and answer the parent's requests until the stream ends.
-
-    Args:
-        spec: the aggregation.
-        most: bytes of one answer.
-        file: the stream.
-    """
-    stream = Stream(file, most)
-    torch.set_num_threads(1)
-    with suppress(EOFError, BrokenPipeError):
-        rule, reply = _make(spec)
-        arrays: list[NDArray[Any]] = []
-        while True:
-            send(stream, reply, arrays)
-            if rule is None:
-                return
-            request, sent = stream.receive()
-            reply, arrays = _answered(rule, stream, request, sent)
-            held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-            reply |= {"number": request["number"], "memory": held}
-
-
-def _make(spec: str) -> tuple[Aggregation | None, dict[str, Any]]:
-    from thiefbench import registry
-
-    try:
-        rule = registry.make("defense", spec)
-        if not isinstance(rule, Aggregation):
-            raise TypeError(
-                f"{type(rule).__name__} is not a subclass of thiefbench.defenses.aggregation.base.Aggregation; write "
-                "defenses that inspect completions into a file that does not import it"
-            )
-        return rule, {"number": 0, "name": rule.name}
-    except Exception as error:
-        return None, {"number": 0, "failed": describe(error)}
-
-
-def _answered(rule: Aggregation, stream: Stream, request: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Answer:
-    try:
-        return _CALLS[request["call"]](rule, stream, request, arrays)
-    except EOFError:
-        raise
-    except Exception as error:
-        return {"failed": describe(error)}, []
+from thiefbench.leaderboard.isolation import rule_guest, wire
+from thiefbench.leaderboard.isolation.guest_stream import Stream
+from thiefbench.leaderboard.isolation.rule_guest import Answer
 
 
 def _aggregate(rule: Aggregation, stream: Stream, request: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Answer:
@@ -109,13 +59,5 @@ def _plain(vector: object) -> NDArray[Any]:
     return plain
 
 
-def _state(rule: Aggregation, *_: Any) -> Answer:
-    return {"state": rule.state()}, []
-
-
-def _restore(rule: Aggregation, stream: Stream, request: Mapping[str, Any], _: Any) -> Answer:
-    rule.restore(request["state"])
-    return {}, []
-
-
-_CALLS: dict[str, Callable[..., Answer]] = {"aggregate": _aggregate, "state": _state, "restore": _restore}
+serve = partial(rule_guest.serve, contract=Aggregation, calls={"aggregate": _aggregate})
+"""Serve an aggregation: (spec, most, file), see `rule_guest.serve`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -93,3 +93,24 @@ def _plain(value: object) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} objects are not plain data")
+
+
+def joined_tensors(tensors: Mapping[str, Array]) -> tuple[dict[str, list[int]], Array]:
+    """Several float32 arrays as one, for a message that holds one; `split_tensors` is the inverse.
+
+    Returns:
+        Their shapes, by name, in the order in which they stand in the array, and the array, of one dimension.
+    """
+    flat = [np.ascontiguousarray(array, dtype=np.float32).reshape(-1) for array in tensors.values()]
+    joined: Array = np.concatenate(flat) if flat else np.zeros(0, np.float32)
+    return {name: list(array.shape) for name, array in tensors.items()}, joined
+
+
+def split_tensors(joined: Array, shapes: Mapping[str, Sequence[int]]) -> dict[str, Array]:
+    """The inverse of `joined_tensors`; the arrays are views of the one."""
+    tensors, start = {}, 0
+    for name, shape in shapes.items():
+        end = start + prod(shape)
+        tensors[name] = joined[start:end].reshape(tuple(shape))
+        start = end
+    return tensors

@@ -1,8 +1,9 @@
 """A process in which a stranger's class runs in the sandbox, and the conversation with it.
 
-All kinds of guests, defenses (`isolated`), aggregations (`isolated_aggregation`) and attacks (`isolated_attack`), are
-talked to in the same way: a request is sent, the questions that the guest puts on the way are answered by whoever made
-the request, and its reply is returned. Whatever it sends is data to be checked. The first thing wrong ends the process.
+All kinds of guests, defenses (`isolated`), aggregations (`isolated_aggregation`), stage checks (`isolated_stage_check`)
+and attacks (`isolated_attack`), are talked to in the same way: a request is sent, the questions that the guest puts on
+the way are answered by whoever made the request, and its reply is returned. Whatever it sends is data to be checked.
+The first thing wrong ends the process.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ The node's model stays on this side: where the aggregation wants to try a vector
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -134,15 +133,5 @@ def _verdicts(data: object, count: int, longest: int) -> tuple[VectorVerdict, ..
     if not isinstance(data, list) or len(data) != count:
         found = f"{len(data)} verdicts" if isinstance(data, list) else "no verdicts"
         raise Malformed(f"{found} for {count} vectors; aggregate returns one per vector, in the view's order")
-    return tuple(_verdict(each, longest) for each in data)
-
-
-def _verdict(data: object, longest: int) -> VectorVerdict:
-    action, score, reason = data if isinstance(data, list) and len(data) == 3 else (None, None, None)
-    if not isinstance(action, str) or action not in get_args(VectorAction):
-        raise Malformed(f"a verdict {wire.shown(action)!r}; it is {', '.join(get_args(VectorAction))}")
-    if score is not None and not (type(score) in (int, float) and math.isfinite(score)):
-        raise Malformed("a verdict whose score is no finite number")
-    if not isinstance(reason, str) or len(reason) > longest:
-        raise Malformed(f"a verdict whose reason is not text of at most {longest} characters")
-    return VectorVerdict(action, None if score is None else float(score), reason)  # type: ignore[arg-type]
+    said = (wire.said_in(each, get_args(VectorAction), longest) for each in data)
+    return tuple(VectorVerdict(action, score, reason) for action, score, reason in said)  # type: ignore[arg-type]

@@ -24,6 +24,8 @@ COMPLETIONS_BYTES: Final = 256 << 20
 """Of one cell's completions in it, compressed; those of standard-v1 have about 2 MB."""
 EXCHANGES_BYTES: Final = 16 << 20
 """Of one cell's exchanges in it, compressed, where nodes exchange weights; those of averaging-v1 have about 10 kB."""
+STAGES_BYTES: Final = 16 << 20
+"""Of one cell's stages in it, compressed, where the node is a pipeline; those of pipeline-v1 have about 10 kB."""
 TABLE_BYTES: Final = 1 << 30
 """Of one cell's completions in memory."""
 TABLE_ROWS: Final = 2_000_000
@@ -32,8 +34,8 @@ TABLE_ROWS: Final = 2_000_000
 DEPENDENCIES: Final = ("numpy", "scipy", "safetensors")
 """Distributions that a submission may import, with what they themselves need, beside Python's standard library and
 `thiefbench.defenses` and `thiefbench.tasks`. The isolated process sees no others."""
-AGGREGATION_DEPENDENCIES: Final = (*DEPENDENCIES, "torch")
-"""Those of an aggregation, whose vectors are tensors."""
+TENSOR_DEPENDENCIES: Final = (*DEPENDENCIES, "torch")
+"""Those of an aggregation or a stage check, which are given tensors."""
 
 JUDGES: Final = {"micro-judge": "6915700aaa9dccd3898a82b3c77dde0f60daea4a7564293eb7b182ba6336220e"}
 """The models that a submission may ask as a judge, each with the fingerprint of its content
@@ -78,5 +80,7 @@ ATTACK_QUERIES: Final = 64
 """Of the defense, per slot and round: the most that a submitted attack may be granted."""
 AGGREGATION_CAPS: Final = Caps(questions=100)
 """The published limits of an aggregation, for an exchange; questions are those for the reward or loss of a vector."""
+STAGE_CHECK_CAPS: Final = Caps(questions=10)
+"""The published limits of a stage check, for one stage in one round; questions are those for the repeated work."""
 CONTROL_ASR: Final = 0.02
 """An outcome that clean text satisfies at this rate or above measures no poison: the attack is not taken."""

@@ -1,6 +1,6 @@
 """The paths that an isolated guest may read: its own files, the packages it may import, and two of ThiefBench's.
 
-A guest is a defense, an aggregation or an attack; a spec string is one of that kind.
+A guest is a defense, an aggregation, a stage check or an attack; a spec string is one of that kind.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from pathlib import Path
 from typing import Literal
 
 from thiefbench import registry
-from thiefbench.leaderboard.isolation.limits import AGGREGATION_DEPENDENCIES, DEPENDENCIES
+from thiefbench.leaderboard.isolation.limits import DEPENDENCIES, TENSOR_DEPENDENCIES
 from thiefbench.sources import is_of_package, source_files
 
 _PACKAGES = ("thiefbench", "thiefbench.tasks", "thiefbench.attacks", "thiefbench.defenses", "thiefbench.leaderboard")
 _SHOWN = {
     "defense": ("thiefbench.tasks", "thiefbench.defenses"),
     "aggregation": ("thiefbench.tasks", "thiefbench.defenses"),
+    "stage_check": ("thiefbench.tasks", "thiefbench.defenses"),
     "attack": ("thiefbench.tasks", "thiefbench.attacks"),
 }
-Guests = Literal["defense", "aggregation", "attack"]
+Guests = Literal["defense", "aggregation", "stage_check", "attack"]
 """Kinds of guests."""
+GIVEN_TENSORS = ("aggregation", "stage_check")
+"""Those that are given tensors, and may import torch."""
 _SCIPY = ("scipy.special", "scipy.stats")
-_TORCH = ("torch", "thiefbench.leaderboard.isolation.aggregation_guest")
 
 _NAME = re.compile(r"[\w.-]+")
 
@@ -40,19 +42,20 @@ def setup(spec: str, kind: Guests = "defense") -> str:
         SpecStringError: the spec string is malformed, or names something that is not there.
     """
     packages = {name: _folder(name) for name in _PACKAGES}
-    allowed = AGGREGATION_DEPENDENCIES if kind == "aggregation" else DEPENDENCIES
+    allowed = TENSOR_DEPENDENCIES if kind in GIVEN_TENSORS else DEPENDENCIES
     installed = [*_libraries(allowed), *_plugins(spec, kind)]
     paths = [*installed, *(packages[name] for name in _SHOWN[kind])]
     for file in files(spec, kind):
         paths += [file.parent] if is_of_package(file) else [file, *weights(file)]
     # Not `sys.path`, which may hold a stranger's folder; the last one is where the built-in names are declared.
     search = [*(path.parent for path in installed), Path(str(distribution("thiefbench").locate_file("")))]
+    guest = f"thiefbench.leaderboard.isolation.{kind}_guest"
     setup_data = {
         "kind": kind,
         "packages": {name: str(folder) for name, folder in packages.items()},
         "search": [str(path) for path in dict.fromkeys(path.resolve() for path in search)],
         "readable": [str(path) for path in _outermost(paths)],
-        "warm": [*(_SCIPY if _names_scipy(spec, kind) else ()), *(_TORCH if kind == "aggregation" else ())],
+        "warm": [*(_SCIPY if _names_scipy(spec, kind) else ()), *(("torch", guest) if kind in GIVEN_TENSORS else ())],
         "shared": [str(file) for path in installed if path.name == "scipy.libs" for file in sorted(path.glob("*.so*"))],
     }
     return json.dumps(setup_data)

@@ -1,4 +1,4 @@
-"""A defense or an aggregation in this process, under the same rules as an isolated one. Only for trusted code."""
+"""A defense, an aggregation or a stage check in this process, under the rules of an isolated one; for trusted code."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from thiefbench import registry
 from thiefbench.defenses.aggregation.base import Aggregate, Aggregation, AggregationView
 from thiefbench.defenses.base import DefenderView, Defense, Verdict
+from thiefbench.defenses.stages.base import StageCheck, StageVerdict, StageView
 from thiefbench.leaderboard.isolation import wire
 from thiefbench.leaderboard.isolation.frames import FrameError, packed, unpacked
 from thiefbench.leaderboard.isolation.isolated import DefenseError
@@ -93,7 +94,30 @@ class Unconfined(_Guarded, Defense):
         self._guarded("restore", lambda: self._own.restore(state))
 
 
-class UnconfinedAggregation(_Guarded, Aggregation):
+class _UnconfinedRule(_Guarded):
+    """A rule on tensors, made and asked for its state."""
+
+    _own: Any
+
+    def _make(self, spec: str, contract: Any) -> None:
+        """Construct it; raises DefenseError if that fails, or if it does not derive from `contract`."""
+        self.name = spec
+        made = self._guarded("making it", lambda: registry.make("defense", spec))
+        if not isinstance(made, contract):
+            raise DefenseError(f"{spec} is not a subclass of {contract.__module__}.{contract.__name__}")
+        self._own, self.name = made, made.name
+
+    def state(self) -> dict[str, Any]:
+        """As the rule; raises DefenseError."""
+        state: dict[str, Any] = self._guarded("state", self._own.state)
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """As the rule; raises DefenseError."""
+        self._guarded("restore", lambda: self._own.restore(state))
+
+
+class UnconfinedAggregation(_UnconfinedRule, Aggregation):
     """As `IsolatedAggregation`, but without a sandbox and without limits.
 
     Args:
@@ -107,22 +131,31 @@ class UnconfinedAggregation(_Guarded, Aggregation):
     name: str  # type: ignore[misc]  # that of the real one
 
     def __init__(self, spec: str) -> None:
-        self.name = spec
-        made = self._guarded("making it", lambda: registry.make("defense", spec))
-        if not isinstance(made, Aggregation):
-            raise DefenseError(f"{spec} is not a subclass of thiefbench.defenses.aggregation.base.Aggregation")
-        self._own, self.name = made, made.name
+        self._make(spec, Aggregation)
 
     def aggregate(self, view: AggregationView) -> Aggregate:
         """As the aggregation; raises DefenseError."""
         joined: Aggregate = self._guarded("aggregate", lambda: self._own.aggregate(view))
         return joined
 
-    def state(self) -> dict[str, Any]:
-        """As the aggregation; raises DefenseError."""
-        state: dict[str, Any] = self._guarded("state", self._own.state)
-        return state
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """As the aggregation; raises DefenseError."""
-        self._guarded("restore", lambda: self._own.restore(state))
+class UnconfinedStageCheck(_UnconfinedRule, StageCheck):
+    """As `IsolatedStageCheck`, but without a sandbox and without limits.
+
+    Args:
+        spec: its spec string.
+
+    Raises:
+        DefenseError: it cannot be constructed, or is no stage check.
+    """
+
+    kind = "stage_check"
+    name: str  # type: ignore[misc]  # that of the real one
+
+    def __init__(self, spec: str) -> None:
+        self._make(spec, StageCheck)
+
+    def check(self, view: StageView) -> StageVerdict:
+        """As the stage check; raises DefenseError."""
+        verdict: StageVerdict = self._guarded("check", lambda: self._own.check(view))
+        return verdict

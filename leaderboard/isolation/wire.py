@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -177,6 +177,27 @@ def verdicts_in(data: Any, view: DefenderView, reason: int) -> list[Verdict]:
             "view's order"
         )
     return [_checked(each, offered, reason) for each, offered in zip(data, view.completions, strict=True)]
+
+
+def said_in(data: object, actions: Collection[str], longest: int) -> tuple[str, float | None, str]:
+    """Action, score and reason of a verdict on a vector or a stage.
+
+    Args:
+        data: what the guest sent.
+        actions: those that the contract has.
+        longest: characters of a reason.
+
+    Raises:
+        Malformed: it is no such verdict.
+    """
+    action, score, reason = data if isinstance(data, list) and len(data) == 3 else (None, None, None)
+    if not isinstance(action, str) or action not in actions:
+        raise Malformed(f"a verdict {shown(action)!r}; it is one of {', '.join(actions)}")
+    if score is not None and not (type(score) in (int, float) and _finite(score)):
+        raise Malformed("a verdict whose score is no finite number")
+    if not isinstance(reason, str) or len(reason) > longest:
+        raise Malformed(f"a verdict whose reason is not text of at most {longest} characters")
+    return action, None if score is None else float(score), reason
 
 
 def _checked(data: Any, offered: PoolCompletion, most: int) -> Verdict:

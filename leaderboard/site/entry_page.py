@@ -59,6 +59,13 @@ _MAPS: tuple[tuple[str, str, Unit, str], ...] = (
         "rate",
         "Share of honest nodes' vectors that it rejects. Darker is worse.",
     ),
+    (
+        "stage_false_rejection_rate",
+        "Honest stages rejected",
+        "rate",
+        "Share of verdicts on honest stages that reject. Darker is worse.",
+    ),
+    ("recomputed_share", "Work repeated", "rate", "Share of the stages' rounds that another participant repeats."),
     ("utility", "Utility", "ratio", "Gain in clean reward, as a share of the control's. Darker is better."),
 )
 _TITLES = {"asr": "Outcome of the attack by round", "reward": "Clean reward by round"}

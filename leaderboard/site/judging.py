@@ -46,7 +46,7 @@ MOST = 1e6
 SHARES = frozenset(
     {
         "drift", "false_rejection_rate", "masked_rate", "stop_rate", "vector_stop_rate", "vector_clip_rate",
-        "vector_false_rejection_rate", "vector_false_clip_rate",
+        "vector_false_rejection_rate", "vector_false_clip_rate", "stage_false_rejection_rate", "recomputed_share",
     }
 )  # fmt: skip
 """The scores that lie between 0 and 1 whatever the attack and the task."""

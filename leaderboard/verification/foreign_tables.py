@@ -1,10 +1,10 @@
-"""Tables of completions and exchanges from a stranger, checked for schema and size before anything reads them."""
+"""Tables of completions, exchanges or stages from a stranger, checked for schema and size before they are read."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,16 @@ from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.isolation.limits import TABLE_BYTES, TABLE_ROWS
 from thiefbench.leaderboard.verification import _tables_worker
 from thiefbench.suite.analysis.exchanges import EXCHANGES
+from thiefbench.suite.analysis.stages import STAGES
 from thiefbench.suite.store.records import ANSWER_KEY, ROWS, ROWS_OF_MIXED, RULE_REWARD
-from thiefbench.suite.store.tables import TableLimit, exchanges_limit_of, limit_of
+from thiefbench.suite.store.tables import TableLimit, exchanges_limit_of, limit_of, stages_limit_of
 
 _SECONDS = 120  # for one table
-_EXCHANGES = "exchanges.parquet"
-"""The name of tables that hold no completions."""
+_OTHERS: dict[str, tuple[pa.Schema, Callable[[Mapping[str, Any]], TableLimit]]] = {
+    "exchanges.parquet": (EXCHANGES, exchanges_limit_of),
+    "stages.parquet": (STAGES, stages_limit_of),
+}
+"""The tables that hold no completions, by name: their columns, and their limit from a cell's parameters."""
 
 
 def check_tables(files: Mapping[Path, Mapping[str, Any]]) -> None:
@@ -36,10 +40,10 @@ def check_tables(files: Mapping[Path, Mapping[str, Any]]) -> None:
     """
     limits = {}
     for file, cell in files.items():
-        exchanges = file.name == _EXCHANGES
-        limit = exchanges_limit_of(cell) if exchanges else limit_of(cell)
+        columns, limit_of_file = _OTHERS.get(file.name, (None, limit_of))
+        limit = limit_of_file(cell)
         limits[file] = replace(limit, rows=min(limit.rows, TABLE_ROWS), bytes=min(limit.bytes, TABLE_BYTES))
-        _check_schema(file, EXCHANGES if exchanges else columns_of(cell))
+        _check_schema(file, columns or columns_of(cell))
     for (file, limit), problem in zip(limits.items(), _problems(limits), strict=True):
         if problem is None:
             memory = _tables_worker.memory_of(limit.bytes)

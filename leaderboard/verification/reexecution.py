@@ -31,10 +31,11 @@ from thiefbench.leaderboard.verification.rerunning import (
     IsolatedFactory,
     first_difference,
     first_exchange_apart,
+    first_stage_apart,
     run,
     surroundings_apart,
 )
-from thiefbench.leaderboard.verification.rescoring import SubmittedCell, exchanges_of
+from thiefbench.leaderboard.verification.rescoring import SubmittedCell, beside_completions
 from thiefbench.leaderboard.verification.verdict import KINDS, Kind, Rerun
 from thiefbench.suite.analysis.comparison import undefended_attack, why_inconclusive
 from thiefbench.suite.execution.cell_run import Progress
@@ -113,7 +114,7 @@ class _Again:
     Attributes:
         submitted: the cell.
         record: what it left here.
-        difference: see `first_difference`.
+        difference: what first differs from what was submitted, in words that follow "its"; empty if nothing does.
         bits: whether equal completions are promised.
     """
 
@@ -150,8 +151,7 @@ def rerun(cells: Sequence[SubmittedCell], verification_run: VerificationRun, det
             reruns.append(_compared(again, verification_run.submitted, verification_run.submitted))
             if again.difference:
                 raise DisagreesError(
-                    f"{submitted.name}: run again on the same kind of machine and versions, its completions differ "
-                    f"{again.difference}",
+                    f"{submitted.name}: run again on the same kind of machine and versions, its {again.difference}",
                     reruns,
                 )
     here = {cell_of(each.submitted): each.record for each in played}
@@ -190,10 +190,12 @@ def _again(submitted: SubmittedCell, verification_run: VerificationRun, determin
     if not moved and record.cell_id != submitted.record.cell_id:
         raise DisagreesError(f"{name}: its identity here, such as the judge it uses, differs from its record's")
     here = verification_run.store.cell(record.cell_id).read_rows()
-    difference = first_difference(here, verification_run.archive.cell(submitted.record.cell_id).read_rows())
-    if submitted.spec.averaging and not difference:
+    apart = first_difference(here, verification_run.archive.cell(submitted.record.cell_id).read_rows())
+    difference = f"completions differ {apart}" if apart else ""
+    if not difference:
         pair = (verification_run.store.cell(record.cell_id), verification_run.archive.cell(submitted.record.cell_id))
-        difference = first_exchange_apart(*(exchanges_of(submitted.spec, each) for each in pair))
+        one, other = (beside_completions(submitted.spec, each) for each in pair)
+        difference = first_exchange_apart(one.exchanges, other.exchanges) or first_stage_apart(one.stages, other.stages)
     bits = not surroundings_apart(submitted.record) and not moved and (deterministic or not submitted.own)
     return _Again(submitted, record, difference, bits)
 

@@ -14,6 +14,7 @@ from thiefbench.averaging.exchange import ExchangeRow
 from thiefbench.defenses.base import Defense
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.isolation.isolated import Isolated
+from thiefbench.pipeline.report import StageRow
 from thiefbench.suite.execution.cell_identity import RegistryFactory, failed_record, identity
 from thiefbench.suite.execution.cell_run import Progress, run_cell
 from thiefbench.suite.scenario import CellSpec
@@ -118,9 +119,15 @@ def first_difference(one: pa.Table, other: pa.Table) -> str:
 
 
 def first_exchange_apart(one: Sequence[ExchangeRow], other: Sequence[ExchangeRow]) -> str:
-    """Where two cells' exchanges first differ, in words that follow "they differ"; empty if they are equal."""
+    """Where two cells' exchanges first differ, in words that follow "its"; empty if they are equal."""
     pairs = zip(one, other, strict=True)  # every cell of a spec has as many
-    return next((f"from exchange {a.exchange} on" for a, b in pairs if a != b), "")
+    return next((f"exchanges differ from number {a.exchange} on" for a, b in pairs if a != b), "")
+
+
+def first_stage_apart(one: Sequence[StageRow], other: Sequence[StageRow]) -> str:
+    """Where two cells' stages first differ, in words that follow "its"; empty if they are equal."""
+    pairs = zip(one, other, strict=True)  # every cell of a spec has as many
+    return next((f"stages differ from round {a.round} on, stage {a.stage}" for a, b in pairs if a != b), "")
 
 
 def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> int | None:

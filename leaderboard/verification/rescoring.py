@@ -39,7 +39,9 @@ from thiefbench.leaderboard.verification.exchanged_weights import (
     check_exchanges,
     local_rows,
 )
+from thiefbench.leaderboard.verification.pipelines import StagesError, check_stages
 from thiefbench.leaderboard.verification.rerunning import surroundings_apart
+from thiefbench.pipeline.report import StageRow
 from thiefbench.reward_judges import reward_judge_of
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.analysis.drift import MEASURES as DRIFT
@@ -47,10 +49,11 @@ from thiefbench.suite.analysis.drift import Answers
 from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores, stored_exchanges
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
+from thiefbench.suite.analysis.stages import stage_curves, stage_scores, stored_stages
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import CellDir, Point, Record, Score, Store, identify, lacking, table_rows
-from thiefbench.suite.store.tables import TableError, exchanges_limit_of
+from thiefbench.suite.store.tables import TableError, exchanges_limit_of, stages_limit_of
 from thiefbench.tasks.base import Task
 from thiefbench.zoo.models import resolve
 
@@ -73,6 +76,23 @@ class InconsistentError(Exception):
 
 class OtherVersionError(InconsistentError):
     """A record was made with another version of the benchmark. A clause that says how the two differ."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a cell stores beside its completions.
+
+    Attributes:
+        exchanges: where its nodes exchange weights.
+        stages: where its node is a pipeline.
+    """
+
+    exchanges: Sequence[ExchangeRow] = ()
+    stages: Sequence[StageRow] = ()
+
+
+NOTHING_BESIDE = Beside()
+"""Of a cell whose nodes exchange completions."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +189,7 @@ def check_completions(
     table: pa.Table,
     policy: Policy | None = None,
     attack: Attack | None = None,
-    exchanges: Sequence[ExchangeRow] = (),
+    beside: Beside = NOTHING_BESIDE,
 ) -> int:
     """Check that a cell's scores follow from its completions, and these from the recorded tokens and verdicts.
 
@@ -178,7 +198,7 @@ def check_completions(
         table: its completions.
         policy: its model; by default loaded for its tokenizer.
         attack: of the cell; by default, the declared one that its spec names.
-        exchanges: what its nodes exchanged, where they exchange weights.
+        beside: what such a cell stores beside its completions.
 
     Returns:
         How many rewards were computed again.
@@ -195,16 +215,21 @@ def check_completions(
     if name := lacking(table):
         raise InconsistentError(f"a completion has no {name}")
     blocks = _blocks(table, spec, planned)
-    _check_scores(submitted.record, table, exchanges if spec.averaging else None)
+    _check_scores(submitted.record, table, spec, beside)
     task, attack = registry.make("task", spec.task), attack or registry.make("attack", spec.attack)
     model = policy or _policy(spec.model)
     if spec.averaging:
         again: RecordedSwarm = (local := RecordedLocalRounds(spec, model, task, attack))
         try:
-            check_exchanges(spec, local, exchanges)
+            check_exchanges(spec, local, beside.exchanges)
         except ExchangeError as error:
             raise InconsistentError(str(error)) from error
     else:
+        if spec.pipeline:
+            try:
+                check_stages(spec, beside.stages)
+            except StagesError as error:
+                raise InconsistentError(str(error)) from error
         again = RecordedSwarm(spec.swarm, spec.role, model, task, attack, spec.seed, judged_rewards.FAULTS)
     try:
         again.recall(submitted.record.payload)
@@ -223,7 +248,7 @@ def check_completions(
             raise InconsistentError(f"the rows of {where} are inconsistent with any valid run: {error}") from error
         if len(rebuilt) != len(rows):
             raise InconsistentError(f"{where} has {len(rows):,} completions, and {len(rebuilt):,} belong there")
-        _compare(rows, rebuilt, where, uninspected=spec.defense == "none" or spec.averaging is not None)
+        _compare(rows, rebuilt, where, uninspected=spec.defense == "none" or not inspects_completions(spec))
         checked += 0 if trust else len(rows)
     if spec.swarm.reward != "rule":
         rounds = [rows for (train_phase, _), rows in blocks.items() if train_phase]
@@ -231,18 +256,25 @@ def check_completions(
     return checked
 
 
-def exchanges_of(spec: CellSpec, directory: CellDir) -> list[ExchangeRow]:
-    """What the nodes of a cell exchanged; nothing where they exchange completions.
+def inspects_completions(spec: CellSpec) -> bool:
+    """Whether a cell's defense inspects completions; aggregations and stage checks do not."""
+    return spec.averaging is None and spec.pipeline is None
+
+
+def beside_completions(spec: CellSpec, directory: CellDir) -> Beside:
+    """What a cell stores beside its completions: nothing where nodes exchange these.
 
     Raises:
-        InconsistentError: the file is missing or damaged.
+        InconsistentError: a file is missing or damaged.
     """
-    if not spec.averaging:
-        return []
     try:
-        return stored_exchanges(directory, exchanges_limit_of(spec.as_dict()))
+        return Beside(
+            stored_exchanges(directory, exchanges_limit_of(spec.as_dict())) if spec.averaging else (),
+            stored_stages(directory, stages_limit_of(spec.as_dict())) if spec.pipeline else (),
+        )
     except TableError as error:
-        raise InconsistentError(f"its exchanges.parquet {error.problem}") from error
+        name = "exchanges.parquet" if spec.averaging else "stages.parquet"
+        raise InconsistentError(f"its {name} {error.problem}") from error
 
 
 def check_drift(
@@ -335,12 +367,15 @@ def _policy(model: str) -> Policy:
     return Policy.load(resolve(model))
 
 
-def _check_scores(record: Record, table: pa.Table, exchanges: Sequence[ExchangeRow] | None) -> None:
+def _check_scores(record: Record, table: pa.Table, spec: CellSpec, beside: Beside) -> None:
     curves = {name: points for name, points in record.curves.items() if name != "grad_norm"}
     scores_here, curves_here = cell_scores(table, record.schema_version), cell_curves(table)
-    if exchanges is not None:
-        scores_here |= exchange_scores(exchanges)
-        curves_here |= exchange_curves(exchanges)
+    if spec.averaging:
+        scores_here |= exchange_scores(beside.exchanges)
+        curves_here |= exchange_curves(beside.exchanges)
+    if spec.pipeline:
+        scores_here |= stage_scores(beside.stages, curves_here["eval_asr"])
+        curves_here |= stage_curves(beside.stages)
     compared = (("scores", record.scores, scores_here), ("curves", curves, curves_here))
     for name, recorded, expected in compared:
         if recorded.keys() != expected.keys():

@@ -34,19 +34,19 @@ from thiefbench import provenance
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.keys import new_secret
 from thiefbench.engine_revision import engine_revision
-from thiefbench.leaderboard.aggregating import built_in, exchanges_weights
 from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, Subject
-from thiefbench.leaderboard.checking.check_aggregation import AGGREGATION_QUESTIONS, AggregationSubject
+from thiefbench.leaderboard.checking.check_rule import QUESTIONS as RULE_QUESTIONS
+from thiefbench.leaderboard.checking.check_rule import RuleSubject
 from thiefbench.leaderboard.checking.findings import RuleBroken
 from thiefbench.leaderboard.checking.samples import Sample
+from thiefbench.leaderboard.defense_kinds import DefenseKind, built_in, kind_of
 from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
 from thiefbench.leaderboard.deliveries import check_alike, check_made_alike, delivered
 from thiefbench.leaderboard.entry import Entry, entry_sha256, read_entry
 from thiefbench.leaderboard.entry_validation import cells_of, check_source
 from thiefbench.leaderboard.isolation.isolated import Isolated
-from thiefbench.leaderboard.isolation.isolated_aggregation import IsolatedAggregation
-from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, CAPS, Caps
+from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
 from thiefbench.leaderboard.manifest import Delivery
 from thiefbench.leaderboard.published import SHARED, Published, published_sets, words_of
@@ -78,10 +78,10 @@ from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, surro
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
     SubmittedCell,
+    beside_completions,
     check_completions,
     check_drift,
     check_record,
-    exchanges_of,
     submitted_cells,
 )
 from thiefbench.leaderboard.verification.verdict import (
@@ -187,7 +187,7 @@ class _Verifier(Questions):
     grown: bool = False
     in_place: set[str] = field(default_factory=set)  # see `by_delivery.verdicts`, and the next one too
     specs: tuple[CellSpec, ...] = ()
-    weights: bool = False  # whether the nodes of its suite exchange weights
+    kind: DefenseKind = "defense"  # what its suite takes
     _warm: Defense | None = None  # while one isolated defense lives, others start at once
     _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
@@ -217,9 +217,9 @@ class _Verifier(Questions):
             with self._question("its deliveries were made alike") as details:
                 check_alike(entry)
                 details.append(counted(len(entry.manifest.deliveries), "delivery", "deliveries"))
-        self.weights = exchanges_weights(suite)
+        self.kind = kind_of(suite)
         with self._question("its source is the one that was run"):
-            check_source(entry, "aggregation" if self.weights else "defense")
+            check_source(entry, self.kind)
         self._note_rejections(entry.own)
         if not options.archives:
             other = self._compare_shared(specs, sets)
@@ -345,9 +345,9 @@ class _Verifier(Questions):
                         table = archive.cell(cell.record.cell_id).read_rows()
                     except TableError as error:
                         raise InconsistentError(f"its completions.parquet {error.problem}") from error
-                    exchanges = exchanges_of(cell.spec, archive.cell(cell.record.cell_id))
+                    beside = beside_completions(cell.spec, archive.cell(cell.record.cell_id))
                     completions.append(len(table))
-                    rewards.append(check_completions(cell, table, exchanges=exchanges))
+                    rewards.append(check_completions(cell, table, beside=beside))
 
             each_cell(cells, rescore)
             details.append(f"{sum(completions):,} completions in {counted(len(completions), 'cell')}")
@@ -366,11 +366,12 @@ class _Verifier(Questions):
         def make(spec: str) -> Defense:
             if anchor_of(spec):  # the benchmark's own, which may see labels
                 return RegistryFactory().make(spec)
-            if not self.weights:
+            if self.kind == "defense":
                 return Isolated(spec, self.options.caps)
             if built_in(spec):  # its arguments are plain values, and no file of the entry takes part
                 return RegistryFactory().make(spec)
-            return IsolatedAggregation(spec, self._aggregation_caps)
+            made: Defense = RuleSubject(spec, self.kind, caps=self._rule_caps).make()
+            return made
 
         with self._question("the defense can be made in isolation"):
             spec = restage(entry, scratch / "archive" / "weights", scratch / "staged")
@@ -379,12 +380,12 @@ class _Verifier(Questions):
 
     def _interrogate(self, guest: IsolatedFactory, suite: Suite) -> None:
         """Test the isolated defense with the questions of `check` whose failure raises a flag."""
-        if anchor_of(guest.spec) or (self.weights and built_in(guest.spec)):
+        if anchor_of(guest.spec) or (self.kind != "defense" and built_in(guest.spec)):
             return
         asked: list[tuple[str, Callable[[], str]]]
-        if self.weights:
-            joining = AggregationSubject(guest.spec, caps=self._aggregation_caps)
-            asked = [(question, partial(ask, joining)) for question, ask in AGGREGATION_QUESTIONS]
+        if self.kind != "defense":
+            rule = RuleSubject(guest.spec, self.kind, caps=self._rule_caps)
+            asked = [(question, partial(ask, rule)) for question, ask in RULE_QUESTIONS[self.kind]]
         else:
             inspecting = _Isolated(guest.spec, self.samples(suite), caps=self.options.caps)
             asked = [(question, partial(ask, inspecting)) for question, ask in QUESTIONS]
@@ -397,9 +398,9 @@ class _Verifier(Questions):
                         self._flag(_FLAG_OF[question], str(broken))
 
     @property
-    def _aggregation_caps(self) -> Caps:
-        """The published ones, unless the verification was given others."""
-        return AGGREGATION_CAPS if self.options.caps == CAPS else self.options.caps
+    def _rule_caps(self) -> Caps | None:
+        """Those that the verification was given; None for the published ones."""
+        return None if self.options.caps == CAPS else self.options.caps
 
     def _run_again(
         self, cells: Sequence[SubmittedCell], verification_run: VerificationRun, all_of: Collection[str]
@@ -417,9 +418,9 @@ class _Verifier(Questions):
         options, by_attack = self.options, comparisons(cells)
         if not by_attack:
             return ["no submitted cell has scores"]
-        # An isolated aggregation computes on one thread, and sums of several threads differ in their last bits.
+        # An isolated rule on tensors computes on one thread, and sums of several threads differ in their last bits.
         one_thread = (
-            not self.weights or built_in(verification_run.guest.spec) or self.entry.manifest.numerics.threads == 1
+            self.kind == "defense" or built_in(verification_run.guest.spec) or self.entry.manifest.numerics.threads == 1
         )
         deterministic = "non-deterministic" not in self.flags and one_thread
         moved = bool(options.device or options.threads)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from thiefbench.pipeline.report import StageRow
-from thiefbench.suite.store.records import Point, Score
+from thiefbench.suite.store.records import CellDir, Point, Score
+from thiefbench.suite.store.tables import TableError, TableLimit, read_limited
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
 STAGES = pa.schema(
@@ -19,11 +20,25 @@ STAGES = pa.schema(
     ]
 )  # fmt: skip
 """The columns of stages.parquet."""
+_ALWAYS = tuple(name for name in STAGES.names if name != "score")
+"""Those in which every row has a value."""
 
 
 def stages_table(rows: Sequence[StageRow]) -> pa.Table:
     """Rows as a table with the stored schema."""
     return pa.table({name: [getattr(row, name) for row in rows] for name in STAGES.names}, schema=STAGES)
+
+
+def stored_stages(directory: CellDir, limit: TableLimit) -> list[StageRow]:
+    """What became of a cell's stages, from its file; `limit` is what it may hold.
+
+    Raises:
+        TableError: it is missing or damaged, or has other columns.
+    """
+    table = read_limited(directory.stages_path, limit, schemas=(STAGES,))
+    if name := next((name for name in _ALWAYS if table[name].null_count), ""):
+        raise TableError(directory.stages_path, f"is incomplete: a stage has no {name}")
+    return [StageRow.from_data(row) for row in table.to_pylist()]
 
 
 def stage_scores(rows: Sequence[StageRow], asr: Sequence[Point]) -> dict[str, Score]:

@@ -10,6 +10,7 @@ from thiefbench.attacks.base import Attack
 from thiefbench.defenses.aggregation.honest_mean import HonestMean
 from thiefbench.defenses.anchors import Oracle
 from thiefbench.defenses.base import Defense
+from thiefbench.defenses.stages.honest_stages import HonestStages
 from thiefbench.engine_revision import engine_revision
 from thiefbench.judges import judge_identity
 from thiefbench.package_meaning import averaging_digest, experts_digest, package_digest, pipeline_digest
@@ -94,6 +95,8 @@ class Identities:
                 content["oracle_revision"] = package_digest(HonestMean).hex()[:16]
         if spec.pipeline:
             content["pipeline_revision"] = self._once("revision", "pipeline", lambda: pipeline_digest().hex()[:16])
+            if isinstance(self._maker.make(defense), Oracle):
+                content["oracle_revision"] = package_digest(HonestStages).hex()[:16]
         if spec.experts:
             content["experts_revision"] = self._once("revision", "experts", lambda: experts_digest().hex()[:16])
         judge = self._once("judge", defense, lambda: self._judge_of(defense))

@@ -19,7 +19,6 @@ import torch
 from thiefbench import provenance, registry
 from thiefbench.averaging.compatibility import check_kind
 from thiefbench.averaging.swarm import AveragingSwarm
-from thiefbench.defenses.stages.base import StageCheck
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.learning.memory import keep_freed_memory
 from thiefbench.engine.model.policy import Policy
@@ -29,7 +28,7 @@ from thiefbench.engine.swarm import Swarm
 from thiefbench.experts.swarm import ExpertSwarm
 from thiefbench.judges import judge_of
 from thiefbench.pipeline.cohort import PipelineBackend
-from thiefbench.pipeline.compatibility import check_attack, check_defense
+from thiefbench.pipeline.compatibility import check_attack
 from thiefbench.pipeline.swarm import PipelineSwarm
 from thiefbench.reward_judges import reward_judge_of
 from thiefbench.suite.analysis.exchanges import exchange_curves, exchange_scores, exchanges_table
@@ -42,6 +41,7 @@ from thiefbench.suite.execution.checkpoints import CellInProgress
 from thiefbench.suite.execution.following import RehearsingSwarm
 from thiefbench.suite.execution.shared import SharedRounds, may_share
 from thiefbench.suite.execution.shared_folder import NotReproducedError
+from thiefbench.suite.execution.stage_checks import check_stage_check, stage_check_of
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Point, Record, identify, table_rows
@@ -358,8 +358,8 @@ def build_swarm(
         )
     if spec.pipeline:
         check_attack(spec.pipeline, parts["attack"], spec.attack)
-        check_defense(defense, spec.defense)
-        check = defense if isinstance(defense, StageCheck) else None
+        check_stage_check(defense, spec.defense)
+        check = stage_check_of(defense, spec)
         inspects_nothing = registry.make("defense", "none")
         return PipelineSwarm(
             spec.pipeline, check, defense=inspects_nothing, backend=PipelineBackend(spec.batches), **parts

@@ -19,7 +19,7 @@ from thiefbench.errors import UserError
 from thiefbench.judges import check_judge
 from thiefbench.limits import SHARED_GB
 from thiefbench.locks import LockedError
-from thiefbench.pipeline.compatibility import check_attack, check_defense
+from thiefbench.pipeline.compatibility import check_attack
 from thiefbench.reward_judges import check_reward_judge
 from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.estimates.measured import measured_here
@@ -29,6 +29,7 @@ from thiefbench.suite.execution.cell_run import ALONE, CellRuntime, keep_weights
 from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.executors import Executor, Ledger
 from thiefbench.suite.execution.jobs import CellListener, Job, Listener, Stopping
+from thiefbench.suite.execution.stage_checks import check_stage_check
 from thiefbench.suite.execution.workers import WorkerPool
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store import weights
@@ -376,7 +377,7 @@ def _check_requirements(cells: Sequence[CellSpec], one_seed: bool) -> None:
     for swarm, averaging, pipeline, name in kinds:
         defense = registry.make("defense", name)
         if pipeline:
-            check_defense(defense, name)
+            check_stage_check(defense, name)
             continue
         if averaging:
             check_aggregation(defense, name)

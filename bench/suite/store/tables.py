@@ -104,6 +104,15 @@ def exchanges_limit_of(cell: Mapping[str, Any]) -> TableLimit:
     return TableLimit(rows, 1, max(_LEAST_BYTES, rows * _ROW_BYTES))
 
 
+def stages_limit_of(cell: Mapping[str, Any]) -> TableLimit:
+    """The limit of what became of a pipeline's stages: a row for every stage and round."""
+    try:
+        rows = _count(cell["rounds"]) * _count(cell["pipeline"]["stages"])
+    except (KeyError, TypeError, ValueError):
+        return TableLimit()
+    return TableLimit(rows, 1, max(_LEAST_BYTES, rows * _ROW_BYTES))
+
+
 def _count(value: object) -> int:
     if type(value) is not int or value < 1:
         raise ValueError("not a positive integer")

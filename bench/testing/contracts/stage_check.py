@@ -18,7 +18,9 @@ STAGES, SIZE, HIDDEN = 4, 24, 8
 """How many stages a pipeline has in these tests, and how many numbers a stage's weights and an activation."""
 
 
-def views_of_run(rounds: int, step: float = 0.01, stage: int = 2, seed: int = 0) -> Iterator[StageView]:
+def views_of_run(
+    rounds: int, step: float = 0.01, stage: int = 2, seed: int = 0, size: int = SIZE
+) -> Iterator[StageView]:
     """Views of a stage in a run in which every stage is honest: updates and signals are drawn anew in every round.
 
     Args:
@@ -26,12 +28,13 @@ def views_of_run(rounds: int, step: float = 0.01, stage: int = 2, seed: int = 0)
         step: the size of updates, and of changes of the signals; with 0, nothing ever changes.
         stage: the stage that is seen, from 1.
         seed: of the draws.
+        size: how many numbers a stage's weights have.
     """
     noise = torch.Generator().manual_seed(seed)
-    weights = torch.randn(STAGES, SIZE, generator=noise)
+    weights = torch.randn(STAGES, size, generator=noise)
     base = {name: torch.randn(HIDDEN, generator=noise) for name in ("received", "sent", "gradient")}
     for number in range(1, rounds + 1):
-        before, weights = weights, weights + step * torch.randn(STAGES, SIZE, generator=noise)
+        before, weights = weights, weights + step * torch.randn(STAGES, size, generator=noise)
         means = {name: mean + step * torch.randn(HIDDEN, generator=noise) for name, mean in base.items()}
         signals = {name: Signal(mean, float(mean.square().mean()) ** 0.5, 100) for name, mean in means.items()}
         honest = Recomputed(weights[stage - 1].clone(), 0.0)

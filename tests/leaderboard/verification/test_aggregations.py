@@ -19,9 +19,9 @@ from tests.leaderboard.tiny_entries import CHEATS, NUMERICS, Made, copied, made,
 from tests.leaderboard.tiny_entries import suite as completions_suite
 from thiefbench import registry
 from thiefbench.leaderboard import submit
-from thiefbench.leaderboard.aggregating import check_fits, exchanges_weights, is_aggregation
 from thiefbench.leaderboard.cell_scores import OF_COMPLETIONS, CellScores, trimmed
-from thiefbench.leaderboard.checking.check_aggregation import AggregationSubject, check_aggregation
+from thiefbench.leaderboard.checking.check_rule import RuleSubject, check_rule
+from thiefbench.leaderboard.defense_kinds import check_fits, kind_named, kind_of
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.isolation.isolated import DefenseError
 from thiefbench.leaderboard.isolation.isolated_aggregation import IsolatedAggregation
@@ -183,7 +183,7 @@ def test_a_forged_verdict_is_found_where_the_cell_is_run_again(built_in: Made, t
     assert verified(own).verdict == "rescored", "vectors are not stored, so nothing else can tell"
     found = verified(own, reruns=1)
     assert found.verdict == "rejected"
-    assert "its completions differ from exchange 1 on" in found.reasons[0]
+    assert "its exchanges differ from number 1 on" in found.reasons[0]
 
 
 def test_an_archive_without_what_was_exchanged_is_rejected(built_in: Made, tmp_path: Path) -> None:
@@ -298,12 +298,12 @@ def test_time_is_limited(jail: None) -> None:
 
 @pytest.mark.slow
 def test_the_check_asks_the_rules_of_the_contract(jail: None) -> None:
-    assert {finding.status for finding in check_aggregation(AggregationSubject(f"{RULES}:Nearby"))} == {"ok"}
+    assert {finding.status for finding in check_rule(RuleSubject(f"{RULES}:Nearby", "aggregation"))} == {"ok"}
 
 
 @pytest.mark.parametrize("unsafe", [False, True])
 def test_the_check_says_which_rule_is_broken(jail: None, unsafe: bool) -> None:
-    findings = list(check_aggregation(AggregationSubject(f"{RULES}:Faulty(how='short')", unsafe)))
+    findings = list(check_rule(RuleSubject(f"{RULES}:Faulty(how='short')", "aggregation", unsafe)))
     assert findings[-1].question == "one vector and one verdict per vector"
     assert findings[-1].status == "FAILED"
     assert "shape" in findings[-1].detail
@@ -314,8 +314,8 @@ def test_an_aggregation_is_recognised_without_being_loaded(tmp_path: Path) -> No
     other.write_text("from thiefbench.defenses.base import Defense\nraise RuntimeError('loaded')\n")
     mine = tmp_path / "mine.py"
     mine.write_text("from thiefbench.defenses.aggregation.base import Aggregation\nraise RuntimeError('loaded')\n")
-    assert is_aggregation(f"{mine}:Rule") and is_aggregation("krum(f=1)")
-    assert not is_aggregation(f"{other}:Filter") and not is_aggregation("logit")
+    assert kind_named(f"{mine}:Rule") == kind_named("krum(f=1)") == "aggregation"
+    assert kind_named(f"{other}:Filter") == kind_named("logit") == "defense"
 
 
 # --- which suite takes what ---
@@ -335,7 +335,7 @@ def test_a_suite_takes_what_defends_its_exchanges() -> None:
     parts = tuple(replace(part, name=f"p{number}") for number, part in enumerate((*weights.scenes, *weights.scenes)))
     both = replace(weights, averaging=None, parts=(parts[0], replace(parts[1], averaging=None)))
     with pytest.raises(EntryError, match="no defense fits both"):
-        exchanges_weights(both)
+        kind_of(both)
 
 
 def test_submit_refuses_it_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

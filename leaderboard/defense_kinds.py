@@ -1,0 +1,120 @@
+"""The kinds of defenses, and the suites that take them: what nodes exchange says what a defense inspects.
+
+Completions are inspected by defenses in the narrower sense, vectors of weights by aggregations, the stages of a
+pipeline by stage checks. All are written wherever a defense is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from thiefbench import registry
+from thiefbench.defenses.aggregation.base import Aggregation
+from thiefbench.defenses.anchors import Oracle
+from thiefbench.defenses.base import Defense
+from thiefbench.defenses.stages.base import StageCheck
+from thiefbench.errors import UsageError
+from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.isolation.sandbox_paths import files
+from thiefbench.sources import source_files
+from thiefbench.suite.scenario import Part, Suite
+
+DefenseKind = Literal["defense", "aggregation", "stage_check"]
+"""The kinds of defenses that are submitted, as the registry names them."""
+TensorKind = Literal["aggregation", "stage_check"]
+"""Those that inspect no completions."""
+
+ANCHOR = "none"
+"""The anchor that fits every kind of swarm; so does `oracle`."""
+_CONTRACTS: dict[TensorKind, bytes] = {"aggregation": b"defenses.aggregation", "stage_check": b"defenses.stages"}
+"""In the source of such a defense: the package of the class that it derives from, or of one built around it."""
+_CLASSES: dict[TensorKind, Any] = {"aggregation": Aggregation, "stage_check": StageCheck}
+_NAMES: dict[DefenseKind, str] = {
+    "defense": "a defense that inspects completions",
+    "aggregation": "an aggregation",
+    "stage_check": "a stage check",
+}
+_INSPECTED: dict[DefenseKind, str] = {
+    "defense": "nodes exchange completions",
+    "aggregation": "nodes exchange weights",
+    "stage_check": "the node is a pipeline of stages",
+}
+_SEVERAL: dict[TensorKind, str] = {"aggregation": "aggregations", "stage_check": "stage checks"}
+_SUITES: dict[TensorKind, str] = {"aggregation": "averaging-v1", "stage_check": "pipeline-v1"}
+
+
+def kind_of(suite: Suite) -> DefenseKind:
+    """Which kind of defense fits every part of a suite; its rows are those of such defenses.
+
+    Raises:
+        EntryError: its parts take different ones, so no defense fits all of it.
+    """
+    kinds = sorted({_kind_of(part) for part in suite.scenes}, key=get_args(DefenseKind).index)
+    if len(kinds) > 1:
+        both = " and in others ".join(_INSPECTED[kind] for kind in kinds[:2])
+        raise EntryError(f"in some parts of {suite.title} {both}, and no defense fits both")
+    return kinds[0]
+
+
+def _kind_of(part: Part) -> DefenseKind:
+    if part.averaging:
+        return "aggregation"
+    return "stage_check" if part.pipeline else "defense"
+
+
+def check_fits(suite: Suite, defense: Defense, name: str) -> None:
+    """See that a defense inspects what a suite has to be inspected; `name` is its spec string.
+
+    Raises:
+        EntryError: it does not; the message says what to write.
+    """
+    wanted = kind_of(suite)
+    own = next((kind for kind, contract in _CLASSES.items() if isinstance(defense, contract)), None) or kind_named(name)
+    if own == wanted or name == ANCHOR or isinstance(defense, Oracle):
+        return
+    if own == "defense":
+        raise EntryError(
+            f"in {suite.title} {_INSPECTED[wanted]}, and {name} inspects completions; submit {_NAMES[wanted]} (see "
+            f"`thiefbench list {wanted}s`)"
+        )
+    raise EntryError(
+        f"{name} is {_NAMES[own]}, for swarms in which {_INSPECTED[own]}, and in {suite.title} {_INSPECTED[wanted]}; "
+        f"write --suite {_SUITES[own]}"
+    )
+
+
+def kind_named(spec: str) -> DefenseKind:
+    """Which kind of defense a spec string names, as far as can be told without loading a user's file.
+
+    A file counts as an aggregation or a stage check if it or another file of its package names that contract.
+
+    Raises:
+        SpecStringError: it is malformed, or there is no such file or name.
+        UsageError: it joins aggregations or stage checks with +, or its files have both.
+    """
+    parts = registry.parts("defense", spec)
+    targets = [registry.parse("defense", part).target for part in parts]
+    found = {kind for kind in get_args(TensorKind) if set(targets) & set(registry.names(kind))}
+    if ":" in "".join(targets):
+        sources = [path for file in files(spec) for path in source_files(file) if path.suffix == ".py"]
+        contents = [path.read_bytes() for path in sources]
+        found |= {kind for kind, contract in _CONTRACTS.items() if any(contract in each for each in contents)}
+    if not found:
+        return "defense"
+    if len(found) > 1:
+        raise UsageError(f"{spec} has aggregations and stage checks; write them into separate files")
+    kind: TensorKind = found.pop()
+    if len(parts) > 1:
+        raise UsageError(f"{spec} joins several with +, and {_SEVERAL[kind]} do not compose; name one")
+    return kind
+
+
+def built_in(spec: str) -> bool:
+    """Whether a spec string names, at every level of nesting, only what comes with the package."""
+    for kind, target in registry.named_in("defense", spec):
+        if ":" in target:
+            return False
+        declared = registry.entry(kind, target)
+        if declared.dist is None or declared.dist.name != "thiefbench":
+            return False
+    return True
