@@ -40,7 +40,7 @@ from thiefbench.leaderboard.manifest import (
 from thiefbench.leaderboard.names import wrong_names
 from thiefbench.leaderboard.published import SHARED, made_with
 from thiefbench.leaderboard.referring import References, check_arithmetic, check_machine, lacks, referred
-from thiefbench.suite.analysis.ranking import anchor_of
+from thiefbench.suite.analysis.ranking import NO_ORACLE, anchor_of
 from thiefbench.suite.analysis.ranking_inputs import lacking
 from thiefbench.suite.execution.jobs import Listener
 from thiefbench.suite.execution.runner import run_suite
@@ -407,6 +407,8 @@ def row_summary(row: SuiteRow, partial: str = "") -> list[str]:
         return [*lines, f"it will be listed without a place: {partial}; submit --seeds adds further ones"]
     if place.status == "ranked":
         return [*lines, "it will be ranked"]
+    if place.reason == NO_ORACLE:
+        return [*lines, "the board says whether it is ranked: it holds utility under attack to the oracle's entry"]
     listed = "without a place" if place.status == "unplaced" else f"as {place.status}"
     return [*lines, f"it will be listed {listed}" + (f": {place.reason}" if place.reason else "")]
 

@@ -135,6 +135,22 @@ def read(folder: Path, verified: Path, shared: Path = SHARED) -> JudgedEntry:
     )
 
 
+def held_to(judged: JudgedEntry, oracles: Sequence[JudgedEntry]) -> JudgedEntry:
+    """An entry, judged anew with the oracle rows of other entries where its suite has no oracle's cells of its own.
+
+    Args:
+        judged: the entry.
+        oracles: entries of an oracle, checked and with all seeds. Those that refer to other published cells do not
+            count, as their controls may differ.
+    """
+    if judged.partial or any(row.anchor == "oracle" for row in (judged.row, *(row for row, _ in judged.anchors))):
+        return judged
+    rows = [each.row for each in oracles if each.entry.shared_set == judged.entry.shared_set]
+    rows += [row for row, _ in judged.anchors]
+    numbers = _numbers(judged.row, rows, judged.comparisons, judged.suite, judged.entry.manifest.seeds)
+    return replace(judged, numbers=numbers)
+
+
 def titles(suite: Suite) -> list[str]:
     """Every attack of a suite in its order, by the title of its comparison."""
     return [

@@ -58,6 +58,8 @@ from thiefbench.suite.analysis.statistics import (
 )
 from thiefbench.suite.scenario import RankingRules
 
+NO_ORACLE = "there is no oracle row to hold its utility under attack to"
+"""Why a defense is not ranked in a table without one."""
 ANCHORS = ("oracle", "blacklist", "random", "reject_all", "none")
 """The anchors, in the order in which they are shown; rows without a rank are below `none`."""
 
@@ -257,7 +259,7 @@ def unfit(
     if limit < least:
         return f"its utility without an attack is {_limited(fmean(kept.values()), limit)}, and {least:g} is asked"
     if not oracles:
-        return "there is no oracle row to hold its utility under attack to"
+        return NO_ORACLE
     differences: dict[str, dict[int, float]] = {}
     for attack in attacks:
         reference = _best_oracle(oracles, attack, seeds)

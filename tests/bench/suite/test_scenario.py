@@ -454,7 +454,7 @@ def test_cells_are_values() -> None:
         ("standard-v2", "bd322589e6ef6f715c42bad4e37e64003ac665a0c2f5419eeb1f15cee1bea08f"),
         ("heterogeneous-v1", "0ffb7327695c6adfcedf0574421262119e911814191bf609645bb0ad8d61a1fc"),
         ("averaging-v1", "3bd4b896cf59695aea3c40d6b01fad7f3380505e794ba1072cda13e5ed19bbea"),
-        ("pipeline-v1", "686529efe473128ebaaa07806e322c58e4e47df7bc7ba24018708a657b3182ea"),
+        ("pipeline-v1", "b6bd44e0794746eefda254856c804ce3d5837dc5efd3e2a8e5a46bce16353823"),
         ("trial", "cf62d453e70c0edcc2c174396b7632632e7dd88beccc2cfe9a3ec3cb6bc5d936"),
     ],
 )

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.bench.handmade import Numbers
-from tests.leaderboard import tiny_entries
+from tests.leaderboard import made_entries, tiny_entries
 from tests.leaderboard.made_entries import entry, prevents, shared, verified
 from thiefbench.cli import app
 from thiefbench.leaderboard.entry import EntryError
@@ -28,6 +28,7 @@ from thiefbench.leaderboard.site.index_page import rank_of, shown_suite
 from thiefbench.leaderboard.site.judging import naive_forms, titles
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.verification.verdict import Rerun
+from thiefbench.suite.analysis.ranking import NO_ORACLE
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.suite_yaml import load_suite
 
@@ -590,3 +591,32 @@ def test_with_few_seeds_an_attack_that_does_nothing_is_told_below_the_row(made: 
     assert reason.startswith("the suite has 1 seed, and a ranking takes 5 or more; inconclusive: undefended, ")
     (shown,) = [each for each in shown_suite(found.suites[0], 1)["rows"] if each["name"] == "Idle"]
     assert shown["footnotes"][0] == reason
+
+
+# --- suites without an oracle among their shared cells ---
+
+
+def test_utility_under_attack_is_held_to_a_checked_entry_of_the_oracle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = replace(load_suite("standard-v2"), name="plain", version=1, defenses=("none",))
+    made_entries.tiny(of, monkeypatch)
+    monkeypatch.setattr(made_entries, "load_suite", lambda name: of)
+    entries, checks = tmp_path / "entries", tmp_path / "verified"
+    mine = entry(entries, "mine", prevents(0.9))
+    weak = entry(entries, "weak", prevents(0.9, utility=0.95))
+    for each in (mine, weak):
+        verified(checks, each)
+    assert set(reasons(entries, checks).values()) == {NO_ORACLE}
+    best = entry(entries, "oracle-on-plain", prevents(1.0, utility=1.1), defense="oracle")
+    assert set(reasons(entries, checks).values()) == {NO_ORACLE}, "nobody checked the oracle's entry"
+    verified(checks, best)
+    held = reasons(entries, checks)
+    assert held["mine"] == ""
+    assert "minus the oracle's is" in held["weak"]
+
+
+def reasons(entries: Path, checks: Path) -> dict[str, str]:
+    """Why each row of the only suite that is no anchor has no place; empty if it has one."""
+    (suite,) = board(entries, checks).suites
+    return {row.row.defense: row.row.place.reason for row in suite.rows if row.own and row.row.place.status != "anchor"}
