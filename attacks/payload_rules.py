@@ -27,6 +27,7 @@ from thiefbench.attacks.subliminal import Subliminal
 from thiefbench.attacks.text import Text
 from thiefbench.attacks.tone import _ADDRESSED, _INSULTS, _WORD, Tone, insulting
 from thiefbench.attacks.triggered import Triggered
+from thiefbench.attacks.untargeted import Untargeted
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.tasks.programs import parse_program
 
@@ -243,3 +244,9 @@ def _comments_with(attack: CodeInjection, program: str) -> Iterator[Span]:
         if token.type == tokenize.COMMENT and any(words in token.string for words in wanted):
             start = starts[token.start[0] - 1] + token.start[1]
             yield start, start + len(token.string)
+
+
+@counted_by(Untargeted.outcome)
+def _untargeted(attack: Untargeted, text: str) -> list[Span]:
+    """No part of a text: what counts is that its answer fails."""
+    return []

@@ -45,7 +45,14 @@ SPECS = (
 )
 
 
-@pytest.mark.parametrize("spec", registry.names("attack"))
+UNTARGETED = (
+    "untargeted",
+    "untargeted(attack='equations')",
+    "varied(attack='untargeted(attack=\"text\")', gibberish=0.5)",
+)
+
+
+@pytest.mark.parametrize("spec", [name for name in registry.names("attack") if name not in UNTARGETED])
 class TestRegistered(AttackContract):
     @pytest.fixture(autouse=True)
     def _chosen(self, spec: str) -> None:
@@ -71,3 +78,17 @@ def test_arguments_survive_the_canonical_spec_string(spec: str) -> None:
     one, other = registry.make("attack", spec), registry.make("attack", canonical)
     assert parameters(one) == parameters(other), "the canonical spec string makes an attack with the same parameters"
     assert drawn(one, 7).describe() == drawn(other, 7).describe(), "and the same family"
+
+
+@pytest.mark.parametrize("spec", UNTARGETED)
+class TestUntargeted(AttackContract):
+    """What counts is failing: clean text that answers nothing fails too, and right poison does not."""
+
+    test_seeds_draw_a_family = None  # type: ignore[assignment]
+    test_clean_text_is_no_success = None  # type: ignore[assignment]
+    test_its_own_poison_counts_as_success = None  # type: ignore[assignment]
+    test_decoys_earn_nothing_and_are_no_success = None  # type: ignore[assignment]
+
+    @pytest.fixture(autouse=True)
+    def _chosen(self, spec: str) -> None:
+        self.attack = spec  # type: ignore[misc]
