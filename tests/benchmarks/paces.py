@@ -23,7 +23,7 @@ from thiefbench.suite.execution.cell_run import build_swarm
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.suite_yaml import load_suite
 
-SUITES = ("smoke", "standard-v1", "heterogeneous-v1", "standard-v2", "averaging-v1", "pipeline-v1")
+SUITES = ("smoke", "standard-v1", "heterogeneous-v1", "standard-v2", "averaging-v1", "pipeline-v1", "truth-v1")
 EVALUATION = 64
 
 

@@ -67,6 +67,7 @@ SHIPPED = Path(__file__).parents[2] / "leaderboard" / "entries"
 SUITES = [
     Path(__file__).parents[2] / "bench" / "suite" / f"{name}.yaml"
     for name in ("smoke", "trial", "standard_v1", "every_attack", "heterogeneous_v1", "averaging_v1", "pipeline_v1")
+    + ("truth_v1", "rewards_v1")
 ]
 """Those whose data comes with the package."""
 NUMERICS = Numerics(device="cpu", dtype="float32", threads=1)

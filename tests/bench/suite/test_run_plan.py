@@ -85,7 +85,7 @@ def test_without_records_a_reference_machine_tells(tmp_path: Path, monkeypatch: 
 def test_every_released_suite_of_built_in_models_has_a_reference_pace() -> None:
     released = (
         "smoke", "trial", "standard-v1", "standard-v2", "heterogeneous-v1", "averaging-v1", "pipeline-v1",
-        "every-attack",
+        "truth-v1", "rewards-v1", "every-attack",
     )  # fmt: skip
     for name in released:
         for spec in load_suite(name).cells("cpu", "float32", 2):

@@ -455,6 +455,8 @@ def test_cells_are_values() -> None:
         ("heterogeneous-v1", "0ffb7327695c6adfcedf0574421262119e911814191bf609645bb0ad8d61a1fc"),
         ("averaging-v1", "3bd4b896cf59695aea3c40d6b01fad7f3380505e794ba1072cda13e5ed19bbea"),
         ("pipeline-v1", "b6bd44e0794746eefda254856c804ce3d5837dc5efd3e2a8e5a46bce16353823"),
+        ("truth-v1", "7af7232769cd01165d2c37b659351d8c3301b641836d05dba0150dee1c610710"),
+        ("rewards-v1", "d66f35cb8a797ba2985e62a4c4dac01a874bc5e621796b724f64cd6f365fb6fa"),
         ("trial", "cf62d453e70c0edcc2c174396b7632632e7dd88beccc2cfe9a3ec3cb6bc5d936"),
     ],
 )

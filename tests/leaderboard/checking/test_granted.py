@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -30,7 +29,6 @@ from thiefbench.tasks.base import Sampling
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.zoo.models import resolve
 
-DRAFTS = Path(__file__).parents[2] / "benchmarks"
 BELIEVING = SwarmSpec(topology="vertical", truth="sender")
 REWARDED = SwarmSpec(reward="judge")
 
@@ -77,8 +75,8 @@ def shown(pools: Sample) -> set[str]:
 
 def test_a_suite_is_checked_on_swarms_like_its_own() -> None:
     assert recipes_for([part.swarm for part in load_suite("standard-v2").scenes]) == RECIPES
-    assert recipes_for([part.swarm for part in load_suite(str(DRAFTS / "truth_v1.yaml")).scenes]) == SENT
-    assert recipes_for([part.swarm for part in load_suite(str(DRAFTS / "rewards_v1.yaml")).scenes]) == JUDGED
+    assert recipes_for([part.swarm for part in load_suite("truth-v1").scenes]) == SENT
+    assert recipes_for([part.swarm for part in load_suite("rewards-v1").scenes]) == JUDGED
     quoted = RewardJudgeSpec(prompt="quoted")
     mixed = recipes_for([REWARDED, BELIEVING, replace(REWARDED, reward="mixed", reward_judge=quoted)])
     assert mixed == (*JUDGED, *SENT, replace(JUDGED[0], reward="mixed", reward_judge=quoted))
@@ -191,7 +189,7 @@ def test_the_command_plays_the_swarms_of_the_suite(monkeypatch: pytest.MonkeyPat
         "thiefbench.leaderboard.checking.samples.samples", lambda recipes: asked.append(recipes) or [sent()]
     )
     words = ["leaderboard", "check", "public_items"]
-    done = CliRunner().invoke(app, [*words, "--suite", str(DRAFTS / "truth_v1.yaml")])
+    done = CliRunner().invoke(app, [*words, "--suite", "truth-v1"])
     assert (done.exit_code, "public_items may be submitted\n" in done.output) == (0, True), done.output
     assert asked == [SENT]
     done = CliRunner().invoke(app, words)

@@ -1,4 +1,4 @@
-"""The drafts truth-v1 and rewards-v1: whom they fit, and that everyone whom they fit runs."""
+"""The suites truth-v1 and rewards-v1: whom they fit, and that everyone whom they fit runs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from thiefbench.suite.store.records import Store
 from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
-DRAFTS = {name: Path(__file__).parents[2] / "benchmarks" / f"{name}_v1.yaml" for name in ("truth", "rewards")}
+SUITES = ("truth", "rewards")
 GRANTED = {"truth": ANSWER_KEYS, "rewards": RULE_REWARDS}
-"""What the swarms of a draft have and those of the other one lack."""
+"""What the swarms of a suite have and those of the other one lack."""
 NOWHERE = {"logprobs", "versions"}
-QUICK = {"master_key": "master_key(keys='30 - 5 = 25')"}
+QUICK = {'untargeted(attack="master_key")': "untargeted(attack=\"master_key(keys='30 - 5 = 25')\")"}
 ARGUMENTS = {"max_tokens": "max_tokens(limit=96)", "random": "random(rate=0.5)"}
 DEFENSES = [ARGUMENTS.get(name, name) for name in registry.names("defense")]
 
 
-def draft(name: str) -> Suite:
-    return load_suite(str(DRAFTS[name]))
+def released(name: str) -> Suite:
+    return load_suite(f"{name}-v1")
 
 
 def small(suite: Suite) -> Suite:
@@ -50,27 +50,26 @@ def fits(spec: str, name: str) -> bool:
     return not registry.make("defense", spec).requires & absent
 
 
-@pytest.mark.parametrize("name", DRAFTS)
-def test_a_draft_has_what_a_ranking_needs(name: str) -> None:
-    suite = draft(name)
-    assert suite.title == f"{name}-v1"
+@pytest.mark.parametrize("name", SUITES)
+def test_it_has_what_a_ranking_needs(name: str) -> None:
+    suite = released(name)
     assert not lacking({"placebo": suite.placebo, "utility": suite.utility})
     assert len(suite.seeds) == 5
 
 
 def test_every_defense_fits_one_of_them_at_least() -> None:
-    assert [spec for spec in DEFENSES if not any(fits(spec, name) for name in DRAFTS)] == ["staleness"]
+    assert [spec for spec in DEFENSES if not any(fits(spec, name) for name in SUITES)] == ["staleness"]
     made_for = {
-        name: {spec for spec in DEFENSES if GRANTED[name] in registry.make("defense", spec).requires} for name in DRAFTS
+        name: {spec for spec in DEFENSES if GRANTED[name] in registry.make("defense", spec).requires} for name in SUITES
     }
     assert made_for == {"truth": {"public_items", "gold_sanity"}, "rewards": {"rule_check"}}
 
 
 @pytest.mark.parametrize(
-    ("name", "spec"), [(name, spec) for name in DRAFTS for spec in DEFENSES if not fits(spec, name)]
+    ("name", "spec"), [(name, spec) for name in SUITES for spec in DEFENSES if not fits(spec, name)]
 )
 def test_who_does_not_fit_is_refused_before_round_1(tmp_path: Path, name: str, spec: str) -> None:
-    suite = replace(small(draft(name)), defenses=(spec,))
+    suite = replace(small(released(name)), defenses=(spec,))
     with pytest.raises(SpecError) as told:
         tiny.run(suite, tmp_path)
     assert str(told.value).startswith(f"the defense {spec} ")
@@ -79,13 +78,13 @@ def test_who_does_not_fit_is_refused_before_round_1(tmp_path: Path, name: str, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DRAFTS)
+@pytest.mark.parametrize("name", SUITES)
 def test_everyone_who_fits_runs(tmp_path: Path, name: str) -> None:
     try:
         backend()
     except SandboxUnavailable as error:
         pytest.skip(str(error))
     fitting = tuple(spec for spec in DEFENSES if fits(spec, name))
-    records = tiny.run(replace(small(draft(name)), defenses=fitting), tmp_path)
+    records = tiny.run(replace(small(released(name)), defenses=fitting), tmp_path)
     assert {(record.cell["defense"], record.error) for record in records if record.error} == set()
-    assert len(records) == len(fitting) * len(draft(name).scenes)
+    assert len(records) == len(fitting) * len(released(name).scenes)
