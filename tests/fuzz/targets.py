@@ -64,11 +64,8 @@ from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.tasks.base import Sampling
 
 SHIPPED = Path(__file__).parents[2] / "leaderboard" / "entries"
-SUITES = [
-    Path(__file__).parents[2] / "bench" / "suite" / f"{name}.yaml"
-    for name in ("smoke", "trial", "standard_v1", "every_attack", "heterogeneous_v1", "averaging_v1", "pipeline_v1")
-    + ("truth_v1", "rewards_v1")
-]
+_NAMES = "smoke trial standard_v1 every_attack heterogeneous_v1 averaging_v1 pipeline_v1 truth_v1 rewards_v1"
+SUITES = [Path(__file__).parents[2] / "bench" / "suite" / f"{name}.yaml" for name in _NAMES.split()]
 """Those whose data comes with the package."""
 NUMERICS = Numerics(device="cpu", dtype="float32", threads=1)
 JUDGES_OF_TEXT = (
