@@ -91,8 +91,10 @@ def _best(row: BoardRow, names: Mapping[str, str], equal: int) -> Answer:
     if place.number is None:
         of = row.seeds or counted(len(worst.summary.points), "seed")
         trust = "" if row.judged.trust in CHECKED else ", and nobody checked it"
-        unranked = "None of them is ranked: they rest" if equal else "It is not ranked: it rests"
-        sure = f". {unranked} on {of}{trust}"
+        who_is_not, rests = ("None of them is ranked", "they rest") if equal else ("It is not ranked", "it rests")
+        # Rows that are equally good may have different reasons, and each tells its own.
+        why = place.reason if place.status == "unranked" and not equal else f"{rests} on {of}"
+        sure = f". {who_is_not}: {why}{trust}"
     elif row.row.tied:
         sure += f". Others share place {place.number}: the seeds cannot tell them apart"
     harm = f"of the harm of {names[worst.attack]}" if len(names) > 1 else "of the harm"

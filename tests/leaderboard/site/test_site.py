@@ -22,6 +22,7 @@ from tests.leaderboard.made_entries import entry, prevents, shared, verified
 from thiefbench.cli import app
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site import rendering, writing
+from thiefbench.leaderboard.site.answers import answers
 from thiefbench.leaderboard.site.board import NAIVE, Board, BoardRow, _current_first, board
 from thiefbench.leaderboard.site.files import board_data
 from thiefbench.leaderboard.site.index_page import rank_of, shown_suite
@@ -614,6 +615,14 @@ def test_utility_under_attack_is_held_to_a_checked_entry_of_the_oracle(
     held = reasons(entries, checks)
     assert held["mine"] == ""
     assert "minus the oracle's is" in held["weak"]
+
+
+def test_a_best_row_that_is_not_ranked_says_why(tmp_path: Path) -> None:
+    entries, checks = tmp_path / "entries", tmp_path / "verified"
+    verified(checks, entry(entries, "mine", prevents(0.9, utility=0.5), suite="standard-v2"))
+    (suite,) = board(entries, checks).suites
+    best, *_ = answers(suite, {title: title for title in titles(suite.suite)})
+    assert re.search(r"It is not ranked: its utility without an attack is .*, and 0.9 is asked\.$", best.text)
 
 
 def reasons(entries: Path, checks: Path) -> dict[str, str]:
