@@ -48,7 +48,7 @@ class States:
         self._folder, self._cell, self._most = folder / "states", cell, most_bytes
 
     def keep(self, mark: str, tensors: Mapping[str, torch.Tensor], spare: bool = False) -> None:
-        """Store the state after a mark, unless it exists or is larger than `most_bytes`.
+        """Store the state after a mark, unless it exists, is larger than `most_bytes`, or finds no room on the disk.
 
         Args:
             mark: the mark.
@@ -60,8 +60,13 @@ class States:
             return
         content = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
         # First the checksum: a state that exists is never written again, so a kill must not leave it without one.
-        write_sealed(path.with_suffix(".json"), {"sha256": hashlib.sha256(content).hexdigest()}, self._cell)
-        write_atomically(path, content, self._cell)
+        try:
+            write_sealed(path.with_suffix(".json"), {"sha256": hashlib.sha256(content).hexdigest()}, self._cell)
+            write_atomically(path, content, self._cell)
+        except OSError:  # whatever a cell itself has to write will say so
+            with suppress(OSError):
+                path.with_suffix(".json").unlink(missing_ok=True)
+            return
         make_room(self._folder.parent.parent, self._most)
 
     def load(self, mark: str) -> dict[str, torch.Tensor] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -51,3 +52,22 @@ def test_a_cell_removes_only_what_it_left_half_written(tmp_path: Path, monkeypat
     assert usable(CELL, tmp_path, tmp_path / "start", folder)
     (left,) = folder.iterdir()
     assert OTHER in left.name, "another cell may be writing it"
+
+
+@pytest.mark.parametrize("writes", [0, 1])
+def test_a_full_disk_only_costs_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
+    done: list[int] = []
+
+    def full(descriptor: int) -> None:
+        if len(done) == writes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done.append(descriptor)
+
+    states = States(tmp_path / "start", CELL, most_bytes=10**6)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        states.keep("mark", TENSORS)
+    assert states.load("mark") is None
+    assert list((tmp_path / "start" / "states").iterdir()) == []
+    states.keep("mark", TENSORS)
+    assert states.load("mark") is not None
