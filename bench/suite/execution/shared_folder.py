@@ -65,7 +65,8 @@ class States:
             write_atomically(path, content, self._cell)
         except OSError:  # whatever a cell itself has to write will say so
             with suppress(OSError):
-                path.with_suffix(".json").unlink(missing_ok=True)
+                if not path.exists():  # no other cell has written the same state meanwhile
+                    path.with_suffix(".json").unlink(missing_ok=True)
             return
         make_room(self._folder.parent.parent, self._most)
 
