@@ -85,6 +85,9 @@ def fitting_parts(suite: Suite, attack: Attack) -> tuple[list[str], str]:
         try:
             if part.swarm.mixed:
                 raise SpecError("its swarm is heterogeneous, delayed or unsteady, which is not possible yet")
+            if part.averaging or part.pipeline:
+                exchanged = "its nodes exchange weights" if part.averaging else "its node is a pipeline"
+                raise SpecError(f"{exchanged}, and submitted attacks send completions")
             task = registry.make("task", part.task)
             for seed in suite.seeds:
                 drawn(attack, seed, part.swarm, task)

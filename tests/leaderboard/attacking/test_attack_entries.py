@@ -15,10 +15,11 @@ import pytest
 
 from tests.leaderboard import made_attacks, made_entries, tiny_entries
 from tests.leaderboard.tiny_entries import Made
-from thiefbench import trust
+from thiefbench import registry, trust
 from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking import submit as attacking
+from thiefbench.leaderboard.attacking.cells import fitting_parts
 from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry, write_attack_entry
 from thiefbench.leaderboard.attacking.scores import AttackScores
 from thiefbench.leaderboard.entry import EntryError
@@ -32,6 +33,7 @@ from thiefbench.leaderboard.verification.verdict import Verification, write_veri
 from thiefbench.leaderboard.verification.verify import VerifyOptions
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.records import Store, file_sha256, rows_table, table_rows
+from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
 HERE = Path(__file__).parent.parent
@@ -172,6 +174,14 @@ def test_an_anchor_and_an_attack_are_no_targets(hums: Attacked, listed: Made, tm
         attacking.prepare_attack(
             hums.folder, f"{HUMS}:Hums", credits_of("Again", "B", ""), tmp_path, listed.folder.parent
         )
+
+
+@pytest.mark.parametrize(
+    ("suite", "why"), [("averaging-v1", "its nodes exchange weights"), ("pipeline-v1", "its node is a pipeline")]
+)
+def test_suites_in_which_nobody_sends_completions_are_refused(suite: str, why: str) -> None:
+    attack = registry.make("attack", "text")
+    assert fitting_parts(load_suite(suite), attack) == ([], f"{why}, and submitted attacks send completions")
 
 
 def test_what_a_file_may_not_import_is_named(tmp_path: Path) -> None:
