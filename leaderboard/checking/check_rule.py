@@ -26,7 +26,7 @@ from thiefbench.leaderboard.defense_kinds import TensorKind
 from thiefbench.leaderboard.isolation.isolated import DefenseError
 from thiefbench.leaderboard.isolation.isolated_aggregation import IsolatedAggregation
 from thiefbench.leaderboard.isolation.isolated_stage_check import IsolatedStageCheck
-from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, STAGE_CHECK_CAPS, Caps
+from thiefbench.leaderboard.isolation.limits import Caps
 from thiefbench.leaderboard.isolation.unconfined import UnconfinedAggregation, UnconfinedStageCheck
 from thiefbench.testing.contracts.aggregation import AggregationContract, view_of, view_of_round
 from thiefbench.testing.contracts.stage_check import STAGES, StageCheckContract, views_of_run
@@ -55,20 +55,15 @@ class RuleSubject:
     unsafe: bool = False
     caps: Caps | None = None
 
-    @property
-    def limits(self) -> Caps:
-        """What it may use."""
-        return self.caps or (AGGREGATION_CAPS if self.kind == "aggregation" else STAGE_CHECK_CAPS)
-
     def make(self, hash_seed: int = 0) -> Any:
         """A fresh one, in a fresh process unless `unsafe`; raises DefenseError."""
         if self.kind == "aggregation":
             if self.unsafe:
                 return UnconfinedAggregation(self.spec)
-            return IsolatedAggregation(self.spec, self.limits, hash_seed)
+            return IsolatedAggregation(self.spec, self.caps, hash_seed)
         if self.unsafe:
             return UnconfinedStageCheck(self.spec)
-        return IsolatedStageCheck(self.spec, self.limits, hash_seed)
+        return IsolatedStageCheck(self.spec, self.caps, hash_seed)
 
 
 Rule = Callable[[RuleSubject], str]
@@ -158,7 +153,7 @@ def _joins_quickly(subject: RuleSubject) -> str:
     drawn = 0.1 + 0.05 * torch.randn(1 + RECEIVED, LONGEST, generator=torch.Generator().manual_seed(0))
     rule: Aggregation = subject.make()
     rule.aggregate(view_of(drawn[0], list(drawn[1:])))
-    return _used(subject, rule, f"{RECEIVED} vectors of {LONGEST:,} numbers")
+    return _used(rule, f"{RECEIVED} vectors of {LONGEST:,} numbers")
 
 
 def _judges_quickly(subject: RuleSubject) -> str:
@@ -167,14 +162,14 @@ def _judges_quickly(subject: RuleSubject) -> str:
     for view in views_of_run(4, size=STAGE_SIZE):
         check.check(view)
         slowest = max(slowest, getattr(check, "seconds", 0.0))
-    return _used(subject, check, f"a stage among {STAGES}", slowest)
+    return _used(check, f"a stage among {STAGES}", slowest)
 
 
-def _used(subject: RuleSubject, rule: object, what: str, seconds: float | None = None) -> str:
+def _used(rule: object, what: str, seconds: float | None = None) -> str:
     """Time and memory of an isolated subject, in words."""
     if not isinstance(rule, IsolatedAggregation | IsolatedStageCheck):
         return "measured only in the sandbox"
-    caps, taken = subject.limits, rule.seconds if seconds is None else seconds
+    caps, taken = rule.caps, rule.seconds if seconds is None else seconds
     return (
         f"{taken:.2g} s of at most {caps.seconds:g} s for {what}, {rule.memory >> 20:,} MiB of at most "
         f"{caps.memory >> 20:,} MiB beyond torch's own"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, PastRound, Requirement, Verdict
@@ -36,13 +36,25 @@ class DefenseError(Exception):
 
 
 class IsolatedRule(Guest):
-    """What isolated defenses and aggregations share: a state that is plain data, and copies that are other processes.
+    """What isolated defenses, aggregations and stage checks share: a plain state, and copies that are other processes.
 
     A subclass derives from the contract's class too, so that state and copies are its own.
+
+    Args:
+        spec: its spec string.
+        caps: what it may use; None for the published limits.
+        hash_seed: of the isolated Python; equal ones make sets and dictionaries of text iterate alike.
     """
 
     fault = DefenseError
+    published: ClassVar[Caps]
+    """Its published limits."""
     name: str
+
+    def __init__(self, spec: str, caps: Caps | None = None, hash_seed: int = 0) -> None:
+        self.spec, self.caps, self.name = spec, caps or self.published, spec
+        self._host = host_of(self.kind, spec, hash_seed)
+        self._begin()
 
     def state(self) -> dict[str, Any]:
         """As the isolated one; raises DefenseError."""
@@ -96,14 +108,9 @@ class Isolated(IsolatedRule, Defense):
 
     kind = "defense"
     asking = "inspect"
+    published = CAPS
     _sent_history: list[PastRound]
     name: str  # type: ignore[misc]  # of plain defenses a constant of the class, here reported by the process
-
-    def __init__(self, spec: str, caps: Caps = CAPS, hash_seed: int = 0) -> None:
-        self.spec, self.caps = spec, caps
-        self.name = spec
-        self._host = host_of(self.kind, spec, hash_seed)
-        self._begin()
 
     def inspect(self, view: DefenderView) -> list[Verdict]:
         """The isolated defense's verdicts on a pool; its draws from `view.rng` advance the generator here too.

@@ -23,7 +23,6 @@ from thiefbench.defenses.aggregation.base import (
 from thiefbench.leaderboard.isolation import wire
 from thiefbench.leaderboard.isolation.answer_time import AnswerTime
 from thiefbench.leaderboard.isolation.frames import packed
-from thiefbench.leaderboard.isolation.guest import host_of
 from thiefbench.leaderboard.isolation.isolated import IsolatedRule
 from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, Caps
 from thiefbench.leaderboard.isolation.wire import Malformed
@@ -53,13 +52,9 @@ class IsolatedAggregation(IsolatedRule, Aggregation):
 
     kind = "aggregation"
     asking = "aggregate"
+    published = AGGREGATION_CAPS
     arrays = 1
     name: str  # type: ignore[misc]  # of plain aggregations a constant of the class, here reported by the process
-
-    def __init__(self, spec: str, caps: Caps = AGGREGATION_CAPS, hash_seed: int = 0) -> None:
-        self.spec, self.caps, self.name = spec, caps, spec
-        self._host = host_of(self.kind, spec, hash_seed)
-        self._begin()
 
     def aggregate(self, view: AggregationView) -> Aggregate:
         """What the isolated aggregation makes of the vectors; its draws from `view.rng` advance the generator here too.

@@ -17,7 +17,6 @@ from thiefbench.defenses.stages.base import Recomputed, StageCheck, StageVerdict
 from thiefbench.leaderboard.isolation import wire
 from thiefbench.leaderboard.isolation.answer_time import AnswerTime
 from thiefbench.leaderboard.isolation.frames import joined_tensors, packed
-from thiefbench.leaderboard.isolation.guest import host_of
 from thiefbench.leaderboard.isolation.isolated import IsolatedRule
 from thiefbench.leaderboard.isolation.limits import STAGE_CHECK_CAPS, Caps
 from thiefbench.leaderboard.isolation.wire import Malformed
@@ -51,12 +50,8 @@ class IsolatedStageCheck(IsolatedRule, StageCheck):
 
     kind = "stage_check"
     asking = "check"
+    published = STAGE_CHECK_CAPS
     name: str  # type: ignore[misc]  # of plain checks a constant of the class, here reported by the process
-
-    def __init__(self, spec: str, caps: Caps = STAGE_CHECK_CAPS, hash_seed: int = 0) -> None:
-        self.spec, self.caps, self.name = spec, caps, spec
-        self._host = host_of(self.kind, spec, hash_seed)
-        self._begin()
 
     def check(self, view: StageView) -> StageVerdict:
         """The isolated check's verdict on a stage.
