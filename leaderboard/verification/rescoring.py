@@ -215,7 +215,7 @@ def check_completions(
     if name := lacking(table):
         raise InconsistentError(f"a completion has no {name}")
     blocks = _blocks(table, spec, planned)
-    _check_scores(submitted.record, table, spec, beside)
+    _check_scores(submitted.record, table, beside)
     task, attack = registry.make("task", spec.task), attack or registry.make("attack", spec.attack)
     model = policy or _policy(spec.model)
     if spec.averaging:
@@ -367,13 +367,13 @@ def _policy(model: str) -> Policy:
     return Policy.load(resolve(model))
 
 
-def _check_scores(record: Record, table: pa.Table, spec: CellSpec, beside: Beside) -> None:
+def _check_scores(record: Record, table: pa.Table, beside: Beside = NOTHING_BESIDE) -> None:
     curves = {name: points for name, points in record.curves.items() if name != "grad_norm"}
     scores_here, curves_here = cell_scores(table, record.schema_version), cell_curves(table)
-    if spec.averaging:
+    if record.cell.get("averaging"):
         scores_here |= exchange_scores(beside.exchanges)
         curves_here |= exchange_curves(beside.exchanges)
-    if spec.pipeline:
+    if record.cell.get("pipeline"):
         scores_here |= stage_scores(beside.stages, curves_here["eval_asr"])
         curves_here |= stage_curves(beside.stages)
     compared = (("scores", record.scores, scores_here), ("curves", curves, curves_here))

@@ -295,7 +295,7 @@ def test_the_leaderboard_says_where_they_belong(words: tuple[str, ...], tmp_path
     _, said = done.communicate()
     assert done.returncode == 2
     expected = {
-        "submit": "krum is an aggregation, for swarms that exchange weights, and in trial-v1 nodes exchange comple",
+        "submit": "krum is an aggregation, for swarms in which nodes exchange weights, and in trial-v1 nodes exchange",
         "check": "aggregations do not compose",
         "check-attack": "is for swarms that exchange weights, and the leaderboard takes attacks on completions only",
     }

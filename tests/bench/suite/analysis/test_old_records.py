@@ -54,7 +54,7 @@ def test_they_are_rescored_by_the_rules_of_their_version(stores: tuple[Store, St
             assert record is not None
             assert record.schema_version == version
             curves = {name: points for name, points in record.curves.items() if name != "grad_norm"}
-            _check_scores(record.model_copy(update={"curves": curves}), CellDir(path).read_rows(), None)
+            _check_scores(record.model_copy(update={"curves": curves}), CellDir(path).read_rows())
 
 
 def test_an_entry_of_then_shows_its_rates_without_limits(tmp_path: Path) -> None:
