@@ -1,13 +1,14 @@
 """Shared cells that the board has published: what every defense of a suite is measured against, once for all.
 
-    shared/SUITE/cells/CELL.json     a control, undefended, placebo or oracle cell
-    shared/SUITE/words/SHA256.json   the words of a control's held-out answers, which drift is measured against
-    shared/SUITE/sets/NAME/...       the same, computed with another version of torch, other vector instructions, ...
+    shared/SUITE/cells/CELL.json        a control, undefended, placebo or oracle cell
+    shared/SUITE/words/SHA256.json.gz   the words of a control's held-out answers, which drift is measured against
+    shared/SUITE/sets/NAME/...          the same, computed with another version of torch, other vector instructions, ...
 
 SUITE is a suite's title, as in standard-v1. What lies in its folder is its first set of cells; further sets lie beside
 it, so that machines that compute otherwise have one too. A set is computed alike, and a further one is named after how
-(`set_name`). An entry is measured against one set alone. The files are text, are part of the repository and of the
-installed package, and hold what the scores of a defense's own cells need of the cells that they are measured against:
+(`set_name`). An entry is measured against one set alone. The files are text, the words compressed, are part of the
+repository and of the installed package, and hold what the scores of a defense's own cells need of the cells that they
+are measured against:
 
 - the record with its scores and its evaluation curves, in full: harm, harm prevented and utility follow from these;
 - drift and divergence, and of controls the words of the held-out answers, so that an own cell's can be computed;
@@ -23,9 +24,11 @@ file, and are read beside the files that the reader's own installation holds.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
@@ -279,8 +282,20 @@ def cell_path(folder: Path, cell_id: str) -> Path:
 
 
 def words_path(folder: Path, sha256: str) -> Path:
-    """Where a suite's folder has a control's words. Controls that wrote the same words share them."""
-    return folder / "words" / f"{sha256}.json"
+    """Where a suite's folder has a control's words, compressed. Controls that wrote the same words share them.
+
+    Args:
+        folder: the suite's.
+        sha256: of the words before compression.
+    """
+    return folder / "words" / f"{sha256}.json.gz"
+
+
+def write_words(folder: Path, content: bytes) -> str:
+    """Write a control's words (`words_file`) into its suite's folder; returns the SHA-256 that names them."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    write_atomically(words_path(folder, sha256), gzip.compress(content, 9, mtime=0))
+    return sha256
 
 
 def published_cell(
@@ -399,10 +414,27 @@ def _parsed_cell(path: Path, content: bytes) -> PublishedCell:
 def _words(folder: Path, sha256: str) -> bytes:
     """The content of a control's words' file."""
     path = words_path(folder, sha256)
-    if (content := _content(path, WORDS_BYTES)) is None:
+    if (compressed := _content(path, WORDS_BYTES)) is None:
         raise PublishedError(f"{path} is missing: it holds the words of a published control")
+    content = _decompressed(path, compressed)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise PublishedError(f"{path} was edited after it was published")
+    return content
+
+
+def _decompressed(path: Path, compressed: bytes) -> bytes:
+    """The content of a file with one gzip stream; its size is limited before it is in memory."""
+    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)
+    try:
+        content = stream.decompress(compressed, WORDS_BYTES + 1)
+    except zlib.error as error:
+        raise PublishedError(f"{path} cannot be decompressed: {error}") from error
+    if len(content) > WORDS_BYTES:
+        raise PublishedError(f"{path} holds more than {WORDS_BYTES >> 20} MiB")
+    if not stream.eof or stream.unused_data:
+        raise PublishedError(
+            f"{path} is damaged: {'something follows its end' if stream.eof else 'its end is missing'}"
+        )
     return content
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from thiefbench.leaderboard.published import (
     words_file,
     words_path,
     write_cell,
+    write_words,
 )
 from thiefbench.leaderboard.verification.baseline import current, run_options
 from thiefbench.leaderboard.verification.rescoring import (
@@ -47,7 +47,6 @@ from thiefbench.suite.store.records import (
     file_sha256,
     half_written,
     identify,
-    write_atomically,
 )
 from thiefbench.wording import counted
 
@@ -340,9 +339,7 @@ def _published(title: str, cell: _Stored, control: _Stored, store: Store, folder
         raise NotPublishableError(f"the {cell.label} in {store.root} cannot be published: {error}") from error
     words, drift = "", dict[str, Numbers]()
     if cell.is_control:
-        content = words_file(answers_in(table.select(COLUMNS)))
-        words = hashlib.sha256(content).hexdigest()
-        write_atomically(words_path(folder, words), content)
+        words = write_words(folder, words_file(answers_in(table.select(COLUMNS))))
         _remove_half_written(words_path(folder, words))
     else:
         drift = _drift(cell, control, store)

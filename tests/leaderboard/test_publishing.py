@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,12 +38,15 @@ from thiefbench.leaderboard import published as published_module
 from thiefbench.leaderboard import submit
 from thiefbench.leaderboard.cell_scores import drifts, rounded_score
 from thiefbench.leaderboard.published import (
+    WORDS_BYTES,
     Published,
     PublishedError,
     first_apart,
     published_sets,
     round_hashes,
     words_file,
+    words_path,
+    write_words,
 )
 from thiefbench.leaderboard.publishing import ConflictError, NotPublishableError
 from thiefbench.leaderboard.referring import published_threads
@@ -317,14 +322,47 @@ def test_an_edit_that_was_sealed_is_found_by_publishing_again(
         publish_all(copy)
 
 
-def test_edited_words_are_not_read(published: Board, tmp_path: Path) -> None:
+def edited_words(content: bytes) -> bytes:
+    """The same words with another answer, compressed again."""
+    words = json.loads(gzip.decompress(content))
+    words["answers"][0] = words["answers"][1]
+    return gzip.compress(json.dumps(words).encode())
+
+
+@pytest.mark.parametrize(
+    ("changed_file", "said"),
+    [
+        (edited_words, "was edited after it was published"),
+        (gzip.decompress, "cannot be decompressed: .*incorrect header"),
+        (lambda content: content[:-9], "is damaged: its end is missing"),
+        (lambda content: b"", "is damaged: its end is missing"),
+        (
+            lambda content: content[:-5] + bytes([content[-5] ^ 1]) + content[-4:],
+            "cannot be decompressed: .*data check",
+        ),
+        (lambda content: content + content, "is damaged: something follows its end"),
+        (lambda content: gzip.compress(bytes(WORDS_BYTES + 1)), "holds more than 16 MiB"),
+    ],
+    ids=["edited", "not compressed", "truncated", "empty", "checksum", "twice", "too large"],
+)
+def test_changed_words_are_not_read(
+    published: Board, tmp_path: Path, changed_file: Callable[[bytes], bytes], said: str
+) -> None:
     copy = copy_of(published, tmp_path)
     for path in (copy.shared / TITLE / "words").iterdir():
-        content = json.loads(path.read_text())
-        content["answers"][0] = content["answers"][1]
-        path.write_text(json.dumps(content))
-    with pytest.raises(PublishedError, match="was edited after it was published"):
+        path.write_bytes(changed_file(path.read_bytes()))
+    with pytest.raises(PublishedError, match=rf"\.json\.gz {said}"):
         publish_all(copy)
+
+
+def test_words_are_compressed_alike_and_named_after_what_they_say(published: Board, tmp_path: Path) -> None:
+    (one,) = {path.name: path.read_bytes() for path in (published.shared / TITLE / "words").iterdir()}.values()
+    content = gzip.decompress(one)
+    sha256 = write_words(tmp_path, content)
+    (written,) = (tmp_path / "words").iterdir()
+    assert (written.name, written.read_bytes()) == (f"{hashlib.sha256(content).hexdigest()}.json.gz", one)
+    assert written == words_path(tmp_path, sha256)
+    assert len(one) < len(content)
 
 
 def test_a_file_under_another_name_or_suite_is_not_read(published: Board, tmp_path: Path) -> None:
