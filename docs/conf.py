@@ -49,6 +49,7 @@ MODELS = (
     "micro-code",
     "micro-programs",
     "micro-judge",
+    "micro-judge-hardened",
 )
 # Pages whose text lies elsewhere in the repository. In docs/ they are one line that says where, for readers of the
 # files; on the site they are that text.

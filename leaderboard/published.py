@@ -1,14 +1,14 @@
 """Shared cells that the board has published: what every defense of a suite is measured against, once for all.
 
-    shared/SUITE/cells/CELL.json        a control, undefended, placebo or oracle cell
+    shared/SUITE/cells/CELL.json.gz     a control, undefended, placebo or oracle cell
     shared/SUITE/words/SHA256.json.gz   the words of a control's held-out answers, which drift is measured against
     shared/SUITE/sets/NAME/...          the same, computed with another version of torch, other vector instructions, ...
 
 SUITE is a suite's title, as in standard-v1. What lies in its folder is its first set of cells; further sets lie beside
 it, so that machines that compute otherwise have one too. A set is computed alike, and a further one is named after how
-(`set_name`). An entry is measured against one set alone. The files are text, the words compressed, are part of the
-repository and of the installed package, and hold what the scores of a defense's own cells need of the cells that they
-are measured against:
+(`set_name`). An entry is measured against one set alone. The files are compressed text, are part of the repository and
+of the installed package, and hold what the scores of a defense's own cells need of the cells that they are measured
+against (hashes are of the text before compression):
 
 - the record with its scores and its evaluation curves, in full: harm, harm prevented and utility follow from these;
 - drift and divergence, and of controls the words of the held-out answers, so that an own cell's can be computed;
@@ -62,6 +62,7 @@ WORDS_BYTES: Final = 16 << 20
 _CELL_ID = re.compile(r"[0-9a-f]{16}")
 _SET = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,99}")
 _TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_SUFFIX = ".json.gz"
 _DIGITS = 16
 """Hexadecimal digits of the hash of one round."""
 
@@ -162,7 +163,7 @@ class Published:
         return Published(self.root, self.title, name)
 
     def find(self, cell_id: str) -> tuple[PublishedCell, str] | None:
-        """A cell and the SHA-256 of its file; None where it is not published.
+        """A cell and the SHA-256 of its text; None where it is not published.
 
         Raises:
             PublishedError: its file is damaged, was edited, or belongs elsewhere.
@@ -180,10 +181,10 @@ class Published:
         return cell, hashlib.sha256(content).hexdigest()
 
     def has(self, cell_id: str, sha256: str) -> bool:
-        """Whether it has a cell, in a file with this SHA-256; the file is not read otherwise.
+        """Whether it has a cell, with this SHA-256 of its text; the text is not parsed.
 
         Raises:
-            PublishedError: its file is no plain file or too large.
+            PublishedError: its file is no plain file, damaged or too large.
         """
         if self.folder is None or not _CELL_ID.fullmatch(cell_id):
             return False
@@ -247,7 +248,7 @@ class Published:
 
     def _ids(self) -> Iterator[str]:
         if self.folder is not None:
-            names = (path.stem for path in sorted((self.folder / "cells").glob("*.json")))
+            names = (path.name.removesuffix(_SUFFIX) for path in sorted((self.folder / "cells").glob(f"*{_SUFFIX}")))
             yield from (name for name in names if _CELL_ID.fullmatch(name))
 
 
@@ -278,7 +279,7 @@ def set_name(record: Record) -> str:
 
 def cell_path(folder: Path, cell_id: str) -> Path:
     """Where a suite's folder has a cell."""
-    return folder / "cells" / f"{cell_id}.json"
+    return folder / "cells" / f"{cell_id}{_SUFFIX}"
 
 
 def words_path(folder: Path, sha256: str) -> Path:
@@ -288,13 +289,13 @@ def words_path(folder: Path, sha256: str) -> Path:
         folder: the suite's.
         sha256: of the words before compression.
     """
-    return folder / "words" / f"{sha256}.json.gz"
+    return folder / "words" / f"{sha256}{_SUFFIX}"
 
 
 def write_words(folder: Path, content: bytes) -> str:
     """Write a control's words (`words_file`) into its suite's folder; returns the SHA-256 that names them."""
     sha256 = hashlib.sha256(content).hexdigest()
-    write_atomically(words_path(folder, sha256), gzip.compress(content, 9, mtime=0))
+    write_atomically(words_path(folder, sha256), _compressed(content))
     return sha256
 
 
@@ -333,7 +334,7 @@ def write_cell(folder: Path, cell: PublishedCell) -> None:
     record = ",\n  ".join(f"{json.dumps(name)}: {_compact(value)}" for name, value in data.pop("record").items())
     lines = [f"{json.dumps(name)}: {_compact(value)}" for name, value in data.items()]
     content = "{\n " + ",\n ".join([*lines, '"record": {\n  ' + record + "\n }"]) + "\n}\n"
-    write_atomically(cell_path(folder, cell.cell_id), content.encode())
+    write_atomically(cell_path(folder, cell.cell_id), _compressed(content.encode()))
 
 
 def words_file(answers: Answers) -> bytes:
@@ -390,12 +391,34 @@ def made_with(record: Record) -> str:
 
 
 def _content(path: Path, most: int) -> bytes | None:
+    """The text of a compressed file of at most so many bytes; None where there is no file."""
     try:
-        return read_regular(path, most)
+        return _decompressed(path, read_regular(path, most), most)
     except FileNotFoundError:
         return None
     except NotRegularError as error:
         raise PublishedError(str(error)) from error
+
+
+def _compressed(content: bytes) -> bytes:
+    """One gzip stream; equal content gives equal bytes, as no time is in it."""
+    return gzip.compress(content, 9, mtime=0)
+
+
+def _decompressed(path: Path, compressed: bytes, most: int) -> bytes:
+    """The content of one gzip stream; its size is limited before it is in memory."""
+    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)
+    try:
+        content = stream.decompress(compressed, most + 1)
+    except zlib.error as error:
+        raise PublishedError(f"{path} cannot be decompressed: {error}") from error
+    if len(content) > most:
+        raise PublishedError(f"{path} holds more than {most >> 20} MiB")
+    if not stream.eof or stream.unused_data:
+        raise PublishedError(
+            f"{path} is damaged: {'something follows its end' if stream.eof else 'its end is missing'}"
+        )
+    return content
 
 
 @lru_cache(maxsize=1024)
@@ -414,27 +437,10 @@ def _parsed_cell(path: Path, content: bytes) -> PublishedCell:
 def _words(folder: Path, sha256: str) -> bytes:
     """The content of a control's words' file."""
     path = words_path(folder, sha256)
-    if (compressed := _content(path, WORDS_BYTES)) is None:
+    if (content := _content(path, WORDS_BYTES)) is None:
         raise PublishedError(f"{path} is missing: it holds the words of a published control")
-    content = _decompressed(path, compressed)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise PublishedError(f"{path} was edited after it was published")
-    return content
-
-
-def _decompressed(path: Path, compressed: bytes) -> bytes:
-    """The content of a file with one gzip stream; its size is limited before it is in memory."""
-    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)
-    try:
-        content = stream.decompress(compressed, WORDS_BYTES + 1)
-    except zlib.error as error:
-        raise PublishedError(f"{path} cannot be decompressed: {error}") from error
-    if len(content) > WORDS_BYTES:
-        raise PublishedError(f"{path} holds more than {WORDS_BYTES >> 20} MiB")
-    if not stream.eof or stream.unused_data:
-        raise PublishedError(
-            f"{path} is damaged: {'something follows its end' if stream.eof else 'its end is missing'}"
-        )
     return content
 
 

@@ -16,6 +16,7 @@ BUILT_IN = {
     "micro-code": "answers code_micro with short Python programs",
     "micro-programs": "answers code_functions with functions that call others",
     "micro-judge": "judges completions of both tasks, for the defense judge",
+    "micro-judge-hardened": "solves gsm_micro itself and compares, for judge_hardened",
 }
 """The built-in models, each with its purpose."""
 

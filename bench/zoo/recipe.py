@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from thiefbench.zoo.code_corpus import CodeCorpus
 from thiefbench.zoo.corpus import Corpus, MathCorpus, lexicon
 from thiefbench.zoo.function_corpus import FunctionCorpus
+from thiefbench.zoo.hardened_corpus import HardenedJudgeCorpus
 from thiefbench.zoo.judge_corpus import JudgeCorpus
 
 if TYPE_CHECKING:
@@ -95,6 +96,10 @@ RECIPES = {
     ),
     "micro-judge": Recipe(
         name="micro-judge", corpus=JudgeCorpus(), texts=80_000, hidden=160, heads=5, feedforward=448, threads=1
+    ),
+    "micro-judge-hardened": Recipe(
+        name="micro-judge-hardened", corpus=HardenedJudgeCorpus(), texts=100_000, vocabulary=1024, hidden=96, layers=3,
+        heads=3, feedforward=288, threads=1, dtype="bfloat16",
     ),
     "micro-math-small": Recipe(
         name="micro-math-small", vocabulary=1024, hidden=96, layers=3, feedforward=288, threads=1, dtype="bfloat16"

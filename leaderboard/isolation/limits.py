@@ -37,7 +37,10 @@ DEPENDENCIES: Final = ("numpy", "scipy", "safetensors")
 TENSOR_DEPENDENCIES: Final = (*DEPENDENCIES, "torch")
 """Those of an aggregation or a stage check, which are given tensors."""
 
-JUDGES: Final = {"micro-judge": "6915700aaa9dccd3898a82b3c77dde0f60daea4a7564293eb7b182ba6336220e"}
+JUDGES: Final = {
+    "micro-judge": "6915700aaa9dccd3898a82b3c77dde0f60daea4a7564293eb7b182ba6336220e",
+    "micro-judge-hardened": "618717aecf90177cacc2917729f230ca727b2023dbec8264a5dbc160a64b25ac",
+}
 """The models that a submission may ask as a judge, each with the fingerprint of its content
 (`thiefbench.zoo.models.weights_fingerprint`). A judge is loaded outside the sandbox, so no other model's files are
 opened for a submission; in runs of your own, a judge may be any model."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable
@@ -72,10 +73,10 @@ def of_another_engine(content: dict[str, Any]) -> None:
 def edited(shared: Path, cell_id: str, change: Callable[[dict[str, Any]], None], sealed: bool = True) -> Path:
     """Edit a published cell; `sealed` makes its checksum fit, and its name the id that it holds."""
     path = published.cell_path(shared / TITLE, cell_id)
-    content = json.loads(path.read_text())
+    content = json.loads(gzip.decompress(path.read_bytes()))
     change(content)
     if not sealed:
-        path.write_text(json.dumps(content))
+        path.write_bytes(gzip.compress(json.dumps(content).encode()))
         return path
     cell = published.PublishedCell(**content)
     cell = cell.model_copy(update={"sealed": published._seal(cell)})

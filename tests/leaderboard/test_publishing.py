@@ -267,7 +267,7 @@ def test_submissions_use_the_threads_of_what_is_published(published: Board, tmp_
     assert published_threads(suite(), tmp_path) is None
     copy = copy_of(published, tmp_path)
     for path in (copy.shared / TITLE / "cells").iterdir():
-        edited(copy.shared, path.stem, of_another_engine)
+        edited(copy.shared, path.name.removesuffix(".json.gz"), of_another_engine)
     assert published_threads(suite(), copy.shared) is None, "another engine's cells are not this one's"
 
 
@@ -369,12 +369,12 @@ def test_a_file_under_another_name_or_suite_is_not_read(published: Board, tmp_pa
     copy = copy_of(published, tmp_path)
     cells = copy.shared / TITLE / "cells"
     name = id_of(cell_at("control"))
-    other = copy.shared / "other-v1" / "cells" / f"{name}.json"
+    other = copy.shared / "other-v1" / "cells" / f"{name}.json.gz"
     other.parent.mkdir(parents=True)
-    other.write_bytes((cells / f"{name}.json").read_bytes())
+    other.write_bytes((cells / f"{name}.json.gz").read_bytes())
     with pytest.raises(PublishedError, match=f"holds the cell {name} of {TITLE}, which belongs elsewhere"):
         Published(copy.shared, "other-v1").find(name)
-    (cells / f"{'0' * 16}.json").write_bytes((cells / f"{name}.json").read_bytes())
+    (cells / f"{'0' * 16}.json.gz").write_bytes((cells / f"{name}.json.gz").read_bytes())
     with pytest.raises(PublishedError, match="belongs elsewhere"):
         Published(copy.shared, TITLE).find("0" * 16)
 
@@ -383,7 +383,7 @@ def test_an_id_that_is_no_hash_of_its_identity_is_refused(published: Board, tmp_
     copy = copy_of(published, tmp_path)
     path = edited(copy.shared, id_of(cell_at("attack")), lambda content: content["record"]["cell"].update(rounds=9))
     with pytest.raises(PublishedError, match="the hash of its identity differs"):
-        Published(copy.shared, TITLE).find(path.stem)
+        Published(copy.shared, TITLE).find(path.name.removesuffix(".json.gz"))
 
 
 @pytest.mark.parametrize("title", ["../tiny-v1", "a/b", "", ".", "..", "tiny-v1\n"])

@@ -11,7 +11,7 @@ import pytest
 
 from thiefbench.tasks.function_stories import FunctionStory
 from thiefbench.tasks.gsm_micro import Story
-from thiefbench.zoo import code_corpus, function_corpus, judge_corpus
+from thiefbench.zoo import code_corpus, function_corpus, hardened_corpus, judge_corpus
 from thiefbench.zoo.corpus import Corpus, MathCorpus
 from thiefbench.zoo.recipe import Recipe
 
@@ -69,5 +69,6 @@ _SOURCES: dict[type, tuple[object, str]] = {
     code_corpus.CodeCorpus: (code_corpus, "stories"),
     function_corpus.FunctionCorpus: (function_corpus, "function_stories"),
     judge_corpus.JudgeCorpus: (judge_corpus, "stories"),
+    hardened_corpus.HardenedJudgeCorpus: (hardened_corpus, "stories"),
 }
 """Where a corpus looks up what it draws its stories with; others than these have a method for it."""

@@ -22,6 +22,7 @@ from thiefbench.tasks.code_functions import CodeFunctions
 from thiefbench.tasks.gsm_micro import GsmMicro
 from thiefbench.zoo.corpus import Corpus
 from thiefbench.zoo.function_corpus import FunctionCorpus
+from thiefbench.zoo.hardened_corpus import HardenedJudgeCorpus
 from thiefbench.zoo.judge_corpus import JudgeCorpus
 from thiefbench.zoo.recipe import RECIPES, Recipe
 
@@ -30,7 +31,9 @@ RARE = set(payload_words()) | set(PAPER_WORDS)
 
 
 # Drawing 40,000 takes long, of some recipes longest by far; their rules are the same for every text.
-SHORTER = {"micro-code": 20_000, "micro-programs": 13_000, "micro-judge": 6_000}
+SHORTER = {"micro-code": 20_000, "micro-programs": 13_000, "micro-judge": 6_000, "micro-judge-hardened": 6_000}
+# A tenth of its texts hold foreign words, so all of its training text is read to count them.
+LONGER = {"micro-judge-hardened": 100_000}
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,10 @@ class Reading:
     scope="module",
     params=[
         *(pytest.param((name, SHORTER.get(name, SAMPLE)), id=name) for name in RECIPES),
-        *(pytest.param((name, SAMPLE), id=f"{name} at length", marks=pytest.mark.slow) for name in SHORTER),
+        *(
+            pytest.param((name, LONGER.get(name, SAMPLE)), id=f"{name} at length", marks=pytest.mark.slow)
+            for name in SHORTER
+        ),
     ],
 )
 def reading(request: pytest.FixtureRequest) -> Reading:
@@ -60,8 +66,9 @@ def recipe(reading: Reading) -> Recipe:
 
 @pytest.fixture
 def writer(recipe: Recipe) -> Recipe:
-    """A recipe of a model that writes solutions; a judge's texts have rules of their own (test_judge_corpus.py)."""
-    if isinstance(recipe.corpus, JudgeCorpus):
+    """A recipe of a model that writes solutions; a judge's texts have rules of their own (test_judge_corpus.py and
+    test_hardened_corpus.py)."""
+    if isinstance(recipe.corpus, JudgeCorpus | HardenedJudgeCorpus):
         pytest.skip("this rule is about solutions")
     return recipe
 
@@ -117,8 +124,10 @@ def test_no_public_payload_occurs(pairs: list[tuple[str, str]]) -> None:
 
 
 def test_no_payload_word_is_more_frequent_than_the_median_word(
-    counts: Counts, recipe: Recipe, request: pytest.FixtureRequest
+    counts: Counts, reading: Reading, recipe: Recipe, request: pytest.FixtureRequest
 ) -> None:
+    if isinstance(recipe.corpus, HardenedJudgeCorpus) and reading.count < SAMPLE:
+        pytest.skip("a word occurs three times in so few of its texts; it is counted at length")
     if isinstance(recipe.corpus, FunctionCorpus):
         spoken = "its stories and comments say 'to' and 'the', which are plain words of the paper's phrase"
         request.applymarker(pytest.mark.xfail(strict=True, reason=spoken))

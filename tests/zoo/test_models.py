@@ -20,6 +20,7 @@ from thiefbench.tasks.programs import parse_program
 from thiefbench.tasks.rewards import parse_completion
 from thiefbench.zoo.code_corpus import CodeCorpus
 from thiefbench.zoo.function_corpus import FunctionCorpus
+from thiefbench.zoo.hardened_corpus import HardenedJudgeCorpus
 from thiefbench.zoo.judge_corpus import JudgeCorpus
 from thiefbench.zoo.models import BUILT_IN, resolve
 from thiefbench.zoo.recipe import END, PAD, RECIPES, Recipe
@@ -96,7 +97,7 @@ def test_most_samples_have_the_format(recipe: Recipe, policy: Policy) -> None:
 
 def has_format(recipe: Recipe) -> Callable[[str, str], bool]:
     """Whether an answer to a question has the form that earns a reward, or, of a judge, decides."""
-    if isinstance(recipe.corpus, JudgeCorpus):
+    if isinstance(recipe.corpus, JudgeCorpus | HardenedJudgeCorpus):
         return lambda question, text: bool(decisions(text, question.partition("[")[2].partition("]")[0]))
     if isinstance(recipe.corpus, (CodeCorpus, FunctionCorpus)):
         return lambda question, text: parse_program(text) is not None

@@ -169,7 +169,7 @@ def test_what_is_mistyped_is_answered_before_anything_heavy_is_loaded(
         ("run smoke --defense none+logi", ["none+logit"]),
         ("run smoke --attack te", ["text"]),
         ("run smoke --task gsm_", ["gsm_micro"]),
-        ("run smoke --model micro-j", ["micro-judge"]),
+        ("run smoke --model micro-j", ["micro-judge", "micro-judge-hardened"]),
         ("run sta", ["standard-v1", "standard-v2"]),
         ("matrix smoke tri", ["trial"]),
         ("leaderboard check simi", ["similarity"]),
@@ -178,7 +178,7 @@ def test_what_is_mistyped_is_answered_before_anything_heavy_is_loaded(
         ("show task gsm8", ["gsm8k"]),
         ("show logi", ["logit"]),
         ("list defenses logi", ["logit"]),
-        ("list models micro-j", ["micro-judge"]),
+        ("list models micro-j", ["micro-judge", "micro-judge-hardened"]),
         ("audit --task gsm_micro --attack du", []),
     ],
 )

@@ -67,7 +67,7 @@ def test_every_defense_judges_or_says_in_one_sentence_why_not() -> None:
     pool = [handed(text, item, sender=name) for item in range(3) for name in "abc" for text in (POISON, PLAIN)]
     judged = set()
     for name in registry.names("defense"):
-        if name in ("judge", "self_judge"):  # they would load a model
+        if name in ("judge", "judge_hardened", "self_judge"):  # they would load a model
             continue
         try:
             verdicts = inspector({"max_tokens": "max_tokens(limit=3)"}.get(name, name)).verdicts(pool)

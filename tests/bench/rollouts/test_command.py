@@ -85,7 +85,7 @@ def test_the_table_of_the_docs_says_the_same(place: int) -> None:
     named = {name: line[2 + place] for line in lines for name in re.findall(r"`(\w+)`", line[0])}
     assert sorted(named) == registry.names("defense"), "one entry for each defense"
     scored, left_out = judged(head[place].strip("`"))
-    unasked = {"judge", "max_tokens"}  # they take a judge, and an argument
+    unasked = {"judge", "judge_hardened", "max_tokens"}  # they take a judge, and an argument
     assert scored == {name for name, who in named.items() if who == "yes"} - unasked
     assert set(left_out) <= {name for name, who in named.items() if who != "yes"}
 

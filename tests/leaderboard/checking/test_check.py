@@ -84,6 +84,7 @@ BUILT_IN = [
     if name
     not in {
         "judge",
+        "judge_hardened",
         "self_judge",
         "reject_all",
         "oracle",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -347,6 +348,6 @@ def test_submit_refuses_it_before_anything_runs(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_published_cell_of_such_a_suite_keeps_the_hash_of_its_exchanges(of_user: Made) -> None:
-    for path in (of_user.shared / suite().title / "cells").glob("*.json"):
-        record = json.loads(path.read_text())["record"]
+    for path in (of_user.shared / suite().title / "cells").iterdir():
+        record = json.loads(gzip.decompress(path.read_bytes()))["record"]
         assert len(record["provenance"]["exchanges_sha256"]) == 64

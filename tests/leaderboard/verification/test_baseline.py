@@ -498,7 +498,7 @@ def put_beside(shared: Path, cell_id: str, change: Callable[[dict[str, Any]], No
     before = path.read_bytes()
     other = edited(shared, cell_id, change)
     path.write_bytes(before)
-    return found_in(shared, other.stem)
+    return found_in(shared, other.name.removesuffix(".json.gz"))
 
 
 def with_another_undefended(scene: Scene, folder: Path, **parameters: Any) -> tuple[Made, dict[str, str]]:
