@@ -99,6 +99,8 @@ class _Following(LocalRuntime):
 
     def swarm(self, batches: Batches, **parts: Any) -> Swarm:
         """A swarm that is all in this process."""
+        if (judge := parts.get("reward_judge")) is not None:
+            parts["reward_judge"] = self._shared.storing(judge)
         return RehearsingSwarm(**parts, backend=self._shared.backend)
 
 

@@ -31,7 +31,8 @@ own attack computes their outcomes.
 So weights and optimizer moments after the update are equal, and with them the next round's honest completions and the
 evaluation. Everything else in a round is computed only from the seed and the round's number: items, duties, noise, the
 order that the defense sees, its random generator and the attack's. No random generator is carried over between rounds.
-Attackers with history see the pools, never verdicts. Rewards and outcomes are functions of item and text. An attack
+Attackers with history see the pools, never verdicts. Rewards and outcomes are functions of item and text; where a judge
+rewards, what it said is taken over as well (`thiefbench.suite.execution.stored_rewards`). An attack
 that may query the defense submits again, unless it queried nothing in the recorded round (see
 `thiefbench.suite.execution.following`).
 
@@ -69,11 +70,13 @@ from thiefbench import registry
 from thiefbench.engine.backends.followed import schedule_places
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.learning.deferred import OwedUpdate
+from thiefbench.engine.reward_judge import RewardJudge
 from thiefbench.engine.round_record import CompletionRow, RoundRecord
 from thiefbench.suite.execution.following import RehearsingSwarm, WatchingBackend, seeds_unrecorded
 from thiefbench.suite.execution.marks import digest, fields_of, round_mark, start_mark
 from thiefbench.suite.execution.rehearsals import KeptRounds, SharedRehearsal, spans_of
 from thiefbench.suite.execution.shared_folder import NotReproducedError, States, usable
+from thiefbench.suite.execution.stored_rewards import REWARDS, StoredRewards
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import (
     SHARED,
@@ -246,6 +249,7 @@ class SharedRounds:
         self._attack = digest(json.dumps([what["cell"]["attack"], what["sources"]["attack"]]))
         self._cells, self._most_bytes = directory.path.parent, most_bytes
         self._others: list[_Followed] | None = None
+        self._rewards: StoredRewards | None = None
         self.taken: dict[int, str] = {}
         self.rehearsed = ""
         self._attack_unchanged = True
@@ -254,6 +258,11 @@ class SharedRounds:
         self._unasked: list[int] = []
         self._seconds_rehearsed = 0.0
 
+    def storing(self, judge: RewardJudge) -> RewardJudge:
+        """The swarm's judge that rewards, with what it says stored for other cells from `attach` on."""
+        self._rewards = StoredRewards(judge)
+        return self._rewards
+
     def attach(self, swarm: RehearsingSwarm) -> None:
         """Set the swarm, which plays with `backend`."""
         self._swarm, self._fields = swarm, fields_of(swarm.attack)
@@ -261,7 +270,11 @@ class SharedRounds:
         self._folder = self._cells.parent / "shared" / self._start
         self._states = States(self._folder, self._cell, self._most_bytes)
         self._marks: list[str] | None = [self._start]
-        if self._fields is None or not usable(self._cell, self._folder.parent, self._folder, self._folder / "states"):
+        folders = self._folder.parent, self._folder, self._folder / "states", self._folder / REWARDS
+        own = usable(self._cell, *folders)
+        if own and self._rewards is not None and self._most_bytes:
+            self._rewards.store_in(self._folder, self._cell)
+        if self._fields is None or not own:
             self._marks = None
         self.backend.cohort.kept = self._kept
 

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
+from thiefbench.suite.execution.stored_rewards import REWARDS
 from thiefbench.suite.store.records import (
     BrokenRecordError,
     file_sha256,
@@ -26,7 +27,7 @@ from thiefbench.suite.store.records import (
 REHEARSALS = "rehearsals"
 """The name of the folder of rehearsals' rounds, see `thiefbench.suite.execution.rehearsals`."""
 _SPARE = ".spare"
-_LIMITED = ("*/states/*.safetensors", f"*/{REHEARSALS}/*.parquet")
+_LIMITED = ("*/states/*.safetensors", f"*/{REHEARSALS}/*.parquet", f"*/{REWARDS}/*.json")
 
 
 class NotReproducedError(Exception):
