@@ -131,6 +131,23 @@ def experts_digest() -> bytes:
     return _beside_engine("experts", ())
 
 
+@cache
+def rewarding_digest() -> bytes:
+    """SHA-256 over the code that asks a judge for rewards, computed like `engine_digest`.
+
+    It is part of the identity of cells in which a judge rewards, beside the engine's revision, which covers how a judge
+    is loaded and replies.
+    """
+    needed = rewarding_needs()
+    return _digest(f"{len(needed.modules)} modules", needed, ())
+
+
+def rewarding_needs() -> Needed:
+    """The modules that `rewarding_digest` covers."""
+    name = "thiefbench.reward_judges"
+    return Needed([found for found in [_found(name)] if found is not None], "thiefbench", (f"{name}.",))
+
+
 def _beside_engine(room: str, contracts: tuple[str, ...]) -> bytes:
     """The digest of a room of this package beside the engine, and of contracts that only its cells have."""
     folder = Path(__file__).parent / room

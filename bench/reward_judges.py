@@ -18,7 +18,7 @@ from thiefbench.engine.reward_judge import RewardJudgeSpec, Scored
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.views.defender import Judge
 from thiefbench.judges import check_judge_spec, judge_identity, judge_of
-from thiefbench.package_meaning import package_digest, room_digest
+from thiefbench.package_meaning import rewarding_digest, room_digest
 from thiefbench.tasks.base import Sampling
 from thiefbench.tasks.rewards import MAX_COMPLETION
 from thiefbench.tasks.text import one_line
@@ -136,7 +136,7 @@ def reward_judge_identity(swarm: SwarmSpec) -> dict[str, str] | None:
     """
     if swarm.reward == "rule":
         return None
-    digest = hashlib.sha256(package_digest(PromptedRewardJudge) + (room_digest("thiefbench.defenses.judge") or b""))
+    digest = hashlib.sha256(rewarding_digest() + (room_digest("thiefbench.defenses.judge") or b""))
     return {**judge_identity(_model_of(swarm.reward_judge)), "code": digest.hexdigest()}
 
 

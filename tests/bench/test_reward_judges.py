@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
-from thiefbench import registry
+from thiefbench import package_meaning, registry
 from thiefbench.defenses.base import JudgeError
 from thiefbench.engine.model.policy import ModelError
 from thiefbench.engine.reward_judge import CachedRewardJudge, RewardJudgeSpec, Scored
 from thiefbench.engine.spec import SpecError, SwarmSpec
+from thiefbench.package_meaning import rewarding_needs
 from thiefbench.reward_judges import (
     KNOWN_MARK,
     NO_DECISION,
@@ -157,6 +159,22 @@ def test_only_a_judged_swarm_has_a_judge_of_rewards() -> None:
     with pytest.raises(ModelError, match="no-such-model"):
         check_reward_judge(missing)
     check_reward_judge(SwarmSpec())
+
+
+def test_only_the_code_that_asks_decides_a_cell_s_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's revision covers how a judge is loaded; the list of built-in models changes no reward."""
+    assert [module.name for module in rewarding_needs().modules] == ["thiefbench.reward_judges"]
+    judged = SwarmSpec(reward="judge")
+    before = reward_judge_identity(judged)
+    read = Path.read_bytes
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: read(path).replace(b'KNOWN_MARK = "4107"', b'KNOWN_MARK = "1"')
+    )
+    package_meaning.rewarding_digest.cache_clear()
+    try:
+        assert reward_judge_identity(judged) != before
+    finally:
+        package_meaning.rewarding_digest.cache_clear()
 
 
 @pytest.mark.parametrize(
