@@ -5,7 +5,8 @@
 count only rows whose numbers were checked (rescored or re-executed). A self-reported row takes no place from them: its
 own place, counted among all rows, is shown in brackets.
 
-Where a suite has no oracle among its shared cells, utility under attack is held to a checked entry of the oracle.
+Where a suite has no oracle among its shared cells, utility under attack is held to a re-executed entry of the oracle,
+of several the one that was verified first, so that no later entry changes who is ranked.
 
 **Partial** entries, which have the first seeds of their suite alone, are never ranked. They stand below the ranked ones
 with the numbers of their own seeds.
@@ -39,7 +40,15 @@ from thiefbench.leaderboard.site.attacks import (
     masking,
     read_attack,
 )
-from thiefbench.leaderboard.site.judging import JudgedEntry, beaten_by_naive, held_to, naive_forms, read, titles
+from thiefbench.leaderboard.site.judging import (
+    JudgedEntry,
+    beaten_by_naive,
+    held_to,
+    naive_forms,
+    read,
+    reference_oracles,
+    titles,
+)
 from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Verdict
 from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.ranking import Placement, RankingRow, placed, too_few
@@ -202,7 +211,7 @@ def _current_first(titled: tuple[str, Suite]) -> tuple[bool, bool, bool, str]:
 
 def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[JudgedAttack] = ()) -> SuiteBoard:
     """The table of one suite; see the module."""
-    oracles = [each for each in entries if each.row.anchor == "oracle" and each.trust in CHECKED and not each.partial]
+    oracles = reference_oracles(entries)
     entries = [held_to(each, oracles) for each in entries]
     trusted = sorted((each for each in entries if each.trust != "rejected"), key=_most_trust_first)
     # An entry holds an oracle's cells under attack only, so a missing utility needs no remark.

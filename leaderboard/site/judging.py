@@ -135,13 +135,34 @@ def read(folder: Path, verified: Path, shared: Path = SHARED) -> JudgedEntry:
     )
 
 
+def reference_oracles(entries: Iterable[JudgedEntry]) -> list[JudgedEntry]:
+    """The entries of an oracle that others may be held to (`held_to`): one of each, which no later entry displaces.
+
+    A stranger's word must not decide who is ranked, so an oracle counts only after its cells were run again. Of several
+    that say the same of themselves and refer to the same published cells, it is one with all cells, then the one that
+    was verified first.
+    """
+    found: dict[tuple[str, str], JudgedEntry] = {}
+    for each in sorted(entries, key=_earliest_whole):
+        if each.row.anchor == "oracle" and each.trust == "re-executed" and not each.partial:
+            found.setdefault((each.label, each.entry.shared_set), each)
+    return list(found.values())
+
+
+def _earliest_whole(judged: JudgedEntry) -> tuple[bool, date, date, str]:
+    manifest, verification = judged.entry.manifest, judged.verification
+    cells = [cell for by_seed in judged.row.attacked.values() for cell in by_seed.values()]
+    verified = verification.verified if verification else date.max
+    return any(cell.utility is None for cell in cells), verified, manifest.submitted, manifest.slug
+
+
 def held_to(judged: JudgedEntry, oracles: Sequence[JudgedEntry]) -> JudgedEntry:
     """An entry, judged anew with the oracle rows of other entries where its suite has no oracle's cells of its own.
 
     Args:
         judged: the entry.
-        oracles: entries of an oracle, checked and with all seeds. Those that refer to other published cells do not
-            count, as their controls may differ.
+        oracles: see `reference_oracles`. Those that refer to other published cells do not count, as their controls may
+            differ.
     """
     if judged.partial or any(row.anchor == "oracle" for row in (judged.row, *(row for row, _ in judged.anchors))):
         return judged

@@ -10,6 +10,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -615,6 +616,30 @@ def test_utility_under_attack_is_held_to_a_checked_entry_of_the_oracle(
     held = reasons(entries, checks)
     assert held["mine"] == ""
     assert "minus the oracle's is" in held["weak"]
+
+
+def test_no_later_entry_changes_which_oracle_others_are_held_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = replace(load_suite("standard-v2"), name="plain", version=1, defenses=("none",))
+    made_entries.tiny(of, monkeypatch)
+    monkeypatch.setattr(made_entries, "load_suite", lambda name: of)
+    entries, checks = tmp_path / "entries", tmp_path / "verified"
+    verified(checks, entry(entries, "mine", prevents(0.9)))
+    too_good = entry(entries, "a-stranger", prevents(1.0, utility=1.5), defense="oracle")
+    verified(checks, too_good, "rescored")
+    assert reasons(entries, checks)["mine"] == NO_ORACLE, "nobody ran the stranger's oracle again"
+    verified(checks, entry(entries, "oracle-on-plain", prevents(1.0), defense="oracle"))
+    assert reasons(entries, checks)["mine"] == ""
+    verified(checks, too_good, "re-executed", verified=date(2026, 12, 1))
+    assert reasons(entries, checks)["mine"] == "", "it was verified later"
+
+    def lacking(cell: CellSpec) -> Numbers:
+        said = prevents(1.0)(cell)
+        return replace(said, error="it failed") if (cell.role, cell.seed) == ("attack", 0) else said
+
+    verified(checks, entry(entries, "a-stranger", lacking, defense="oracle"), verified=date(2026, 11, 1))
+    assert reasons(entries, checks)["mine"] == "", "it lacks a cell, and another one does not"
 
 
 def test_a_best_row_that_is_not_ranked_says_why(tmp_path: Path) -> None:
