@@ -195,7 +195,7 @@ def said_in(data: object, actions: Collection[str], longest: int) -> tuple[str, 
         raise Malformed(f"a verdict {shown(action)!r}; it is one of {', '.join(actions)}")
     if score is not None and not (type(score) in (int, float) and _finite(score)):
         raise Malformed("a verdict whose score is no finite number")
-    if not isinstance(reason, str) or len(reason) > longest:
+    if not isinstance(reason, str) or len(reason) > longest or not _is_whole(reason):
         raise Malformed(f"a verdict whose reason is not text of at most {longest} characters")
     return action, None if score is None else float(score), reason
 
@@ -211,6 +211,8 @@ def _checked(data: Any, offered: PoolCompletion, most: int) -> Verdict:
     if not isinstance(reason, str) or len(reason) > most:
         received = f"{len(reason):,} characters" if isinstance(reason, str) else type(reason).__name__
         raise Malformed(f"a reason of {received}; a reason must be text of at most {most} characters")
+    if not _is_whole(reason):
+        raise Malformed("a reason with half a character (a lone surrogate), which no table holds")
     if weights is None:
         return Verdict(action, score, None, reason)
     if not isinstance(weights, list) or len(weights) != offered.length:
@@ -219,6 +221,11 @@ def _checked(data: Any, offered: PoolCompletion, most: int) -> Verdict:
     for weight in weights:
         number_in(weight, "the token weight", 0, 1)
     return Verdict(action, score, tuple(map(float, weights)), reason)
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a text has no lone surrogate, so that it can be stored."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _finite(value: Any) -> bool:

@@ -60,5 +60,6 @@ class Faulty(StageCheck):
             "unsure": StageVerdict(score=float("nan")),
             "invents": StageVerdict("melt"),  # type: ignore[arg-type]
             "talks": StageVerdict(reason="so " * 500),
+            "halves": StageVerdict(reason="\ud800"),
         }
         return results.get(self.how, StageVerdict())  # type: ignore[no-any-return]

@@ -231,11 +231,11 @@ def test_checks_see_the_weights_before_a_recovery() -> None:
     played = swarm(replace(of, pipeline=PipelineSpec(losses=0.999)))
     start = played.weights.stacked()
     played.round(1)
-    (seen,) = {view.stage: view for view in played._checks[0].views}.values()  # type: ignore[union-attr]
+    (seen,) = {view.stage: view for view in played._checks[0].inner.views}.values()  # type: ignore[union-attr]
     assert torch.equal(seen.before_recovery, start) and not torch.equal(seen.before[1], start[1])
     quiet = swarm(of)
     quiet.round(1)
-    assert [view.before_recovery for view in quiet._checks[0].views] == [None]  # type: ignore[union-attr]
+    assert [view.before_recovery for view in quiet._checks[0].inner.views] == [None]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,23 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from thiefbench.defenses.answer_keys import KeyedCompletion
 from thiefbench.defenses.base import ACCEPT, PastRound, PoolCompletion
 from thiefbench.defenses.rule_rewards import JudgedCompletion
-from thiefbench.leaderboard.isolation.wire import offered_in, offered_out, past_in, past_out
+from thiefbench.leaderboard.isolation.wire import (
+    Malformed,
+    offered_in,
+    offered_out,
+    past_in,
+    past_out,
+    said_in,
+    verdicts_in,
+)
 from thiefbench.tasks.answer_keys import AnswerKey
 
 FULL = JudgedCompletion(
@@ -44,3 +56,12 @@ def test_a_completion_crosses_with_all_that_is_said_of_it() -> None:
 def test_a_finished_round_crosses_too() -> None:
     past = PastRound(3, (FULL,), (ACCEPT,))
     assert past_in(past_out(past)) == past
+
+
+def test_a_reason_that_no_table_holds_is_refused() -> None:
+    view: Any = SimpleNamespace(completions=[FULL])
+    assert verdicts_in([["drop", 1.0, None, "an odd \U0001f600"]], view, 500)[0].reason == "an odd \U0001f600"
+    with pytest.raises(Malformed, match="lone surrogate"):
+        verdicts_in([["drop", 1.0, None, "an odd \ud83d"]], view, 500)
+    with pytest.raises(Malformed, match="reason is not text"):
+        said_in(["reject", 1.0, "an odd \ud83d"], ("accept", "reject"), 500)

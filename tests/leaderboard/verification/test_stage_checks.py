@@ -292,6 +292,7 @@ def seen() -> list[StageView]:
         ("unsure", "gave a verdict whose score is no finite number"),
         ("invents", "gave a verdict 'melt'; it is one of accept, reject"),
         ("talks", "gave a verdict whose reason is not text of at most 500 characters"),
+        ("halves", "gave a verdict whose reason is not text"),
         ("asks", "more than 10 questions about a stage's round"),
         ("writes", "it changed a tensor of its view"),
         ("reads", "hostile.py"),
