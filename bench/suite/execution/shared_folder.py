@@ -62,7 +62,8 @@ class States:
         content = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
         # First the checksum: a state that exists is never written again, so a kill must not leave it without one.
         try:
-            write_sealed(path.with_suffix(".json"), {"sha256": hashlib.sha256(content).hexdigest()}, self._cell)
+            digest = hashlib.sha256(content).hexdigest()
+            write_sealed(path.with_suffix(".json"), {"sha256": digest, "mark": mark}, self._cell)
             write_atomically(path, content, self._cell)
         except OSError:  # whatever a cell itself has to write will say so
             with suppress(OSError):
@@ -72,10 +73,11 @@ class States:
         make_room(self._folder.parent.parent, self._most)
 
     def load(self, mark: str) -> dict[str, torch.Tensor] | None:
-        """The state after a mark; None if it is not stored, or damaged."""
+        """The state after a mark; None if it is not stored, is damaged, or was kept for another mark."""
         for path in (self._path(mark), self._path(mark, spare=True)):
             try:
-                if file_sha256(path) == read_sealed(path.with_suffix(".json")).get("sha256"):
+                about = read_sealed(path.with_suffix(".json"))
+                if about.get("mark") == mark and file_sha256(path) == about.get("sha256"):
                     return load_file(path)
             except (OSError, BrokenRecordError, SafetensorError):
                 continue

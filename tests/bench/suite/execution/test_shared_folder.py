@@ -71,3 +71,12 @@ def test_a_full_disk_only_costs_the_state(tmp_path: Path, monkeypatch: pytest.Mo
     assert list((tmp_path / "start" / "states").iterdir()) == []
     states.keep("mark", TENSORS)
     assert states.load("mark") is not None
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_a_state_under_another_marks_name_is_not_taken_for_that_marks(tmp_path: Path, spare: bool) -> None:
+    states = States(tmp_path / "start", CELL, most_bytes=10**6)
+    states.keep("mark", TENSORS, spare)
+    for path in (tmp_path / "start" / "states").iterdir():
+        path.rename(path.with_name(path.name.replace("mark", "other")))
+    assert states.load("other") is None, "a cell would go on with the weights of another round"
