@@ -208,7 +208,7 @@ def make(kind: Kind, spec: str) -> Any:
         made = plugin(**parsed.arguments | inner)
     except (AttributeError, TypeError, ValueError) as error:  # of values of another type than is meant, too
         raise SpecStringError(f"{kind} {spec}: {error}{where(error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, UserError) or not (line := where(error)):
             raise
         raise SpecStringError(f"{kind} {spec}: {type(error).__name__}: {error}{line}") from error

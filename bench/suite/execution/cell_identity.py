@@ -143,7 +143,7 @@ def other_threads(what: dict[str, Any], exists: Callable[[str], bool]) -> int | 
     return next((n for n in others if exists(identify(what | {"cell": cell | {"threads": n}}))), None)
 
 
-def failed_record(spec: CellSpec, what: dict[str, Any], error: Exception) -> Record:
+def failed_record(spec: CellSpec, what: dict[str, Any], error: BaseException) -> Record:
     """The record of a cell that could not finish: its error, and no score. `what` is the cell's `identity`."""
     return Record(
         **identified(what),

@@ -300,7 +300,7 @@ def _run(job: Job, listener: CellListener, stop: Stopping, runtime: CellRuntime)
         except BrokenRecordError as error:
             listener.note(f"{error}; set aside as {directory.set_aside().name}, starting the cell again")
             return go()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a defense that exits must not end the run as if all went well
         if _ends_run(error):
             raise
         record = failed_record(spec, job.identity, error)
@@ -308,7 +308,7 @@ def _run(job: Job, listener: CellListener, stop: Stopping, runtime: CellRuntime)
         return record
 
 
-def _ends_run(error: Exception) -> bool:
+def _ends_run(error: BaseException) -> bool:
     """Whether an error meets every cell: a mistake of the user, or a disk that cannot be written.
 
     Any other is recorded as the cell's failure. So is a missing sandbox: cells that need none can still be run.

@@ -558,6 +558,21 @@ def test_a_failed_cell_is_tried_again_unless_told_otherwise(tmp_path: Path) -> N
     assert [spec.defense for spec in again.missing] == [RAISES]
 
 
+def test_a_defense_that_exits_is_a_failure_and_not_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import sys\n\nfrom thiefbench.defenses.base import Defense\n\nclass Own(Defense):\n    name = 'own'\n\n"
+        "    def inspect(self, view):\n        sys.exit(0)\n"
+    )
+    record = run(suite(f"{file}:Own"), tmp_path / "store")[1]
+    assert (record.status, record.error) == ("error", "SystemExit: 0 (own.py, line 9)")
+    other = tmp_path / "other.py"  # own.py is loaded already
+    init = "    def __init__(self):\n        sys.exit(0)\n"
+    other.write_text(file.read_text() + "\n" + init)
+    with pytest.raises(registry.SpecStringError, match=r"SystemExit: 0 \(other.py, line 12\)"):
+        registry.make("defense", f"{other}:Own")
+
+
 @pytest.mark.parametrize(
     "given", ["[ACCEPT]", "None", "['zero'] * 16", "[Verdict('ban')] * 16", "[Verdict(token_weights=(0.5,))] * 16"]
 )
