@@ -227,7 +227,12 @@ def check_completions(
     else:
         if spec.pipeline:
             try:
-                check_stages(spec, beside.stages)
+                learned = {
+                    number: sum(row.advantage not in (None, 0) for row in rows)
+                    for (train_phase, number), rows in blocks.items()
+                    if train_phase
+                }
+                check_stages(spec, beside.stages, learned)
             except StagesError as error:
                 raise InconsistentError(str(error)) from error
         again = RecordedSwarm(spec.swarm, spec.role, model, task, attack, spec.seed, judged_rewards.FAULTS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,9 @@ def forged(of: Made, folder: Path, rescored: bool, place: int = 0, role: str = "
         ({"skipped": 1, "passes": 0}, True, "passes that skipped a stage which none skips"),
         ({"moved": float("inf")}, False, "moved"),
         ({"score": float("inf")}, True, "a score that is not finite"),
+        ({"reason": "x" * 501}, True, "a reason of more than 500 characters"),
+        ({"refusal": "missing"}, True, "only a malicious stage's activations are refused"),
+        ({"bytes": 0}, True, "other bytes than the passes that it sent have"),
     ],
 )
 def test_stages_that_no_run_leaves_are_rejected(
@@ -190,6 +194,27 @@ def test_stages_that_no_run_leaves_are_rejected(
     found = verified(forged(built_in, tmp_path, rescored, **changes))
     assert found.verdict == "rejected"
     assert reason in found.reasons[0], found.reasons
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda row: {"passes": row.passes + row.skipped, "skipped": 0, "bytes": 1}, "of the stages skip every pass"),
+        (lambda row: {"passes": 50 * row.passes, "skipped": 50 * row.skipped}, "more passes than the completions"),
+        (lambda row: {"bytes": row.bytes + (row.stage == 4)}, "other bytes than the passes"),
+    ],
+)
+def test_counts_of_all_stages_that_no_run_leaves_are_rejected(
+    built_in: Made, change: Callable[[StageRow], dict[str, Any]], reason: str
+) -> None:
+    store = copied(built_in, built_in.folder.parent / reason.replace(" ", "-"))
+    own = next(each for each in built_in.entry.cells if (each.role, each.defense) == ("attack", MONITOR))
+    rows = stored_stages(store.cell(own.cell_id), TableLimit())
+    spec = replace(tiny.cell(suite()), defense=MONITOR)
+    learned = dict.fromkeys((1, 2), 16)
+    check_stages(spec, rows, learned)
+    with pytest.raises(StagesError, match=reason):
+        check_stages(spec, [replace(row, **change(row)) for row in rows], learned)
 
 
 def test_a_forged_verdict_is_found_where_the_cell_is_run_again(built_in: Made, tmp_path: Path) -> None:
@@ -235,6 +260,8 @@ def test_the_oracle_replaces_the_malicious_stage_and_its_cells_rise_like_any_oth
         (1, {"action": "accept", "reason": ""}),
         (0, {"action": "reject", "reason": "labelled as malicious"}),
         (1, {"reason": "it looked odd"}),
+        (0, {"score": 0.5}),
+        (0, {"recomputed": True}),
     ],
 )
 def test_an_oracle_that_does_not_follow_the_labels_is_rejected(
@@ -242,7 +269,7 @@ def test_an_oracle_that_does_not_follow_the_labels_is_rejected(
 ) -> None:
     found = verified(forged(oracle, tmp_path, True, place, **changes))
     assert found.verdict == "rejected"
-    assert "the oracle rejects exactly the malicious stage" in found.reasons[0], found.reasons
+    assert re.search("the oracle (rejects exactly the malicious stage|gives no score)", found.reasons[0]), found.reasons
 
 
 def test_a_cell_without_a_check_has_no_verdicts() -> None:
