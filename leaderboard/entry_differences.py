@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from thiefbench.leaderboard import rows
-from thiefbench.leaderboard.cell_scores import CellScores
+from thiefbench.leaderboard.cell_scores import OF_COMPLETIONS, CellScores
 from thiefbench.leaderboard.deliveries import named
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.suite.analysis.comparison import Cell, values_over
@@ -214,16 +214,27 @@ def _where_apart(key: Key, one: CellScores, other: CellScores) -> str:
     return f"{heading(part, attack)}, {name}, seed {seed} ({seen})"
 
 
+_SAID = frozenset(
+    {
+        *OF_COMPLETIONS, "stage_false_rejection_rate", "recomputed_share", "vector_stop_rate", "vector_clip_rate",
+        "vector_false_rejection_rate", "vector_false_clip_rate",
+    }
+)  # fmt: skip
+"""Scores of what a defense said of completions, stages or vectors, and of what it had repeated."""
+
+
 def _apart_from(one: CellScores, other: CellScores) -> int | None:
     """The first round whose evaluation differs; None if all that both have are equal.
 
-    Where curves say nothing, as for a failed cell, different scores count as different from the start.
+    Where curves say nothing, as for a failed cell, different scores count as different from the start. Where they say
+    something, scores of what a defense said or cost do not count, which may differ in equal swarms.
     """
-    rounds = []
+    rounds, compared = [], False
     for name in one.curves.keys() & other.curves.keys():
         here, there = dict(one.curves[name]), dict(other.curves[name])
         rounds += [place for place in here.keys() & there.keys() if here[place] != there[place]]
+        compared = compared or bool(here.keys() & there.keys())
     if rounds:
         return min(rounds)
-    common = one.scores.keys() & other.scores.keys()
+    common = (one.scores.keys() & other.scores.keys()) - (_SAID if compared else frozenset())
     return 0 if one.status != other.status or any(one.scores[n] != other.scores[n] for n in common) else None

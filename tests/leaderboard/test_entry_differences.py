@@ -42,6 +42,12 @@ def test_rows_measured_against_the_same_published_cells_differ_by_their_own() ->
     assert asr.change.mean > 0.5, "the phrase is learned behind length_quantile"
 
 
+def test_equal_swarms_whose_checks_cost_different_shares_are_the_same_in_every_evaluation() -> None:
+    said = reasons(*(read_entry(ENTRIES / name) for name in ("recomputation", "neighbour-distance")))
+    assert "The same in every evaluation: 6 of 10 own cells" in said, "nobody is rejected without an attack"
+    assert "The others differ: from round 8 on in" in said
+
+
 def test_shared_cells_that_differ_are_named_with_their_share_of_the_difference(tmp_path: Path) -> None:
     one = made_entries.entry(tmp_path, "one", made_entries.prevents(0.5))
     other = made_entries.entry(tmp_path, "other", made_entries.prevents(0.5), others=half_as_harmful)
