@@ -72,7 +72,7 @@ $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES) pyproject.toml
 ifneq ($(shell cat $(VENV)/.torch 2>/dev/null),$(TORCH))
 .PHONY: $(VENV)/.dependencies
 endif
-$(VENV)/.dependencies: requirements/tested.txt requirements/tested-without-torch.txt requirements/uv.txt requirements/install.sh
+$(VENV)/.dependencies: requirements/tested.txt requirements/torch.txt requirements/uv.txt requirements/install.sh
 	@sh requirements/install.sh "$(PYTHON)" "$(VENV)" "$(TORCH)"
 	@touch $@
 

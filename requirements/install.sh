@@ -2,7 +2,8 @@
 # Makes the environment of `make demo` and `make test`. Usage: install.sh PYTHON VENV [TORCH]
 #
 # Without TORCH it installs exactly requirements/tested.txt, hashes checked. With TORCH (a requirement or a wheel, as pip
-# takes it) torch comes first and the rest of the tested set after it: no longer the tested set.
+# takes it) torch comes first and the rest of the tested set after it, without requirements/torch.txt, which are torch
+# and what only torch needs: no longer the tested set.
 #
 # Bytecode is compiled here, once, as pip does: where Python is told not to write any (PYTHONDONTWRITEBYTECODE, usual in
 # containers), every process of a test would otherwise compile torch and transformers again, for ten seconds.
@@ -10,7 +11,8 @@ set -eu
 python=$1 venv=$2 torch=${3:-}
 here=$(cd "$(dirname "$0")" && pwd)
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+rest=$(mktemp)
+trap 'rm -f "$log" "$rest"' EXIT
 
 fail() {
   rm -f "$venv/.dependencies"
@@ -49,7 +51,10 @@ step "$bin/python" -m pip install --quiet --disable-pip-version-check --require-
 pip_index "$bin/python"
 if [ -n "$torch" ]; then
   step "$bin/python" -m pip install --quiet --disable-pip-version-check "$torch"
-  step "$bin/uv" pip install --quiet --compile-bytecode --python "$bin/python" --no-deps --require-hashes -r "$here/tested-without-torch.txt"
+  # A requirement begins with its name; its hashes are on the lines below.
+  awk 'NR == FNR {left_out[$1]; next} /^[a-z0-9]/ {split($1, name, "=="); skip = name[1] in left_out} !skip' \
+    "$here/torch.txt" "$here/tested.txt" > "$rest"
+  step "$bin/uv" pip install --quiet --compile-bytecode --python "$bin/python" --no-deps --require-hashes -r "$rest"
 else
   step "$bin/uv" pip install --quiet --compile-bytecode --python "$bin/python" --require-hashes -r "$here/tested.txt"
 fi

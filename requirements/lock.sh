@@ -19,6 +19,11 @@ export_set() {
   { echo "$header" && "$uv" export --quiet --frozen --no-emit-project --all-extras --no-header --no-annotate "$@"; } > "$work/$file"
 }
 export_set tested.txt
-export_set tested-without-torch.txt --prune torch
+export_set rest.txt --prune torch
+# Torch and what only torch needs: install.sh leaves these out where another torch than the tested one is chosen.
+names() { sed -n 's/^\([a-z0-9][^=]*\)==.*/\1/p' "$1" | sort -u; }
+names tested.txt > names.txt
+names rest.txt > rest-names.txt
+{ echo '# Made by `make lock`: torch and what only torch needs. Do not edit.' && comm -23 names.txt rest-names.txt; } > torch.txt
 { echo "$header" && echo uv | "$uv" pip compile --quiet --universal --generate-hashes --no-header --no-annotate -; } > uv.txt
-mv tested.txt tested-without-torch.txt uv.txt "$here/"
+mv tested.txt torch.txt uv.txt "$here/"
