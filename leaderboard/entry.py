@@ -1,9 +1,9 @@
 """An entry: what a submission adds to the leaderboard, a folder small enough for a pull request.
 
-    NAME/entry.json     who, which defense, which suite, how it was run; hashes of all other files and of the archive
-    NAME/scores.json    one trimmed record per cell: those of the defense, and the shared ones they are measured
-                        against, or references to these where the board has published them
-    NAME/defense/       the submitted file or package, as it was run; absent for a defense that comes with the package
+    NAME/entry.json        who, which defense, which suite, how it was run; hashes of all other files and of the archive
+    NAME/scores.json.gz    one trimmed record per cell: those of the defense, and the shared ones they are measured
+                           against, or references to these where the board has published them
+    NAME/defense/          the submitted file or package, as it was run; absent for one that comes with the package
 
 Beside it lies an archive with the full records and raw completions, which is not part of the folder; an entry whose
 seeds were brought in several deliveries (`thiefbench.leaderboard.deliveries`) has one for each. Everything read here
@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from thiefbench import registry
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.cell_scores import LISTED, CellScores, Reference, Scores
+from thiefbench.leaderboard.gzipped import GzipError, compressed, decompressed
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
 from thiefbench.leaderboard.manifest import (
@@ -32,7 +33,7 @@ from thiefbench.leaderboard.manifest import (
     MOST_FILES,
     REFERRING_SCHEMA,
     SCORES,
-    SOURCE,
+    STORED_SCORES,
     MalformedError,
     Manifest,
     Numerics,
@@ -45,7 +46,7 @@ from thiefbench.regular_files import NotRegularError, read_regular
 from thiefbench.suite.store.records import write_atomically
 
 ENTRY_BYTES: Final = 200_000
-"""Most bytes of an entry's two JSON files together; its source has at most `limits.FILE_BYTES`."""
+"""Most bytes of an entry's two JSON documents together; its source has at most `limits.FILE_BYTES`."""
 _MOST_PATHS: Final = 10 * MOST_FILES
 """Most files and folders that are looked at: what is said to be an entry may be the root of a disk."""
 
@@ -142,13 +143,7 @@ def read_entry(folder: Path, shared: Path = SHARED) -> Entry:
     if not folder.is_dir():
         raise EntryError(f"there is no entry {folder}")
     present = present_files(folder)
-    sizes = {name: path.stat().st_size for name, path in present.items()}
-    if (total := sum(sizes.get(name, 0) for name in (MANIFEST, SCORES))) > ENTRY_BYTES:
-        raise EntryError(
-            f"{MANIFEST} and {SCORES} of {folder} have {total:,} bytes, and at most {ENTRY_BYTES:,} are allowed"
-        )
-    if (rest := sum(sizes.values()) - total) > FILE_BYTES:
-        raise EntryError(f"{folder / SOURCE} has {rest:,} bytes, and at most {FILE_BYTES:,} are allowed")
+    check_sizes(folder, present, MANIFEST, ENTRY_BYTES)
     manifest = read_manifest(folder)
     if manifest.slug != folder.resolve().name:
         raise EntryError(f"{folder / MANIFEST}: the slug is {manifest.slug}, but the folder has another name")
@@ -169,9 +164,10 @@ def read_entry(folder: Path, shared: Path = SHARED) -> Entry:
         path = present.get(name)
         if path is None:
             raise EntryError(f"{folder} lacks {name}, which {MANIFEST} lists")
-        if hashlib.sha256(bounded(path, FILE_BYTES + ENTRY_BYTES)).hexdigest() != expected:
+        content = scores_content(folder, ENTRY_BYTES) if name == SCORES else bounded(path, FILE_BYTES)
+        if hashlib.sha256(content).hexdigest() != expected:
             raise EntryError(f"{folder / name} does not match {MANIFEST}: its SHA-256 differs")
-    return _resolved(folder, manifest, parsed(Scores, folder / SCORES), shared)
+    return _resolved(folder, manifest, parsed_scores(Scores, folder), shared)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -205,8 +201,7 @@ def write_entry(
         raise EntryError(f"the entry would have {total:,} bytes, and at most {ENTRY_BYTES:,} are allowed")
     if (total := sum(map(len, source.values()))) > FILE_BYTES:
         raise EntryError(f"the submitted source has {total:,} bytes, and at most {FILE_BYTES:,} are allowed")
-    for name, data in content.items():
-        write_atomically(folder / name, data)
+    write_files(folder, content)
     return read_entry(folder, shared)
 
 
@@ -298,8 +293,31 @@ def parsed(kind: type[_Of], path: Path, most: int = ENTRY_BYTES) -> _Of:
         raise EntryError(f"{path}: {error}") from error
 
 
+def parsed_scores(kind: type[_Of], folder: Path, most: int = ENTRY_BYTES) -> _Of:
+    """What an entry's scores say, of at most `most` bytes; raises EntryError where they are missing or malformed."""
+    try:
+        return strictly_parsed(kind, scores_content(folder, most), LISTED)
+    except MalformedError as error:
+        raise EntryError(f"{folder / SCORES}: {error}") from error
+
+
+def scores_content(folder: Path, most: int = ENTRY_BYTES) -> bytes:
+    """The JSON of an entry's scores, of at most `most` bytes; raises EntryError where it is missing or damaged."""
+    path = folder / STORED_SCORES
+    try:
+        return decompressed(path, bounded(path, most), most)
+    except FileNotFoundError as error:
+        raise EntryError(f"{folder} is not an entry: it has no {path.name}") from error
+    except GzipError as error:
+        raise EntryError(str(error)) from error
+
+
 def present_files(folder: Path) -> dict[str, Path]:
-    """The files of a folder by their path in it; anything but plain files and folders is refused."""
+    """The files of an entry's folder by the names that its manifest lists them by.
+
+    Raises:
+        EntryError: it holds something else than plain files and folders, too many, or scores that are not compressed.
+    """
     present: dict[str, Path] = {}
     for number, path in enumerate(folder.rglob("*")):
         if number > _MOST_PATHS or len(present) > MOST_FILES + 2:
@@ -308,7 +326,38 @@ def present_files(folder: Path) -> dict[str, Path]:
             raise EntryError(f"{path} is not a plain file")
         if path.is_file():  # compiled Python is an error too, because it could run instead of the source that was read
             present[path.relative_to(folder).as_posix()] = path
-    return dict(sorted(present.items()))
+    if SCORES in present:
+        raise EntryError(f"{present[SCORES]} is not compressed; an entry has {STORED_SCORES}")
+    return dict(sorted((SCORES if name == STORED_SCORES else name, path) for name, path in present.items()))
+
+
+def check_sizes(folder: Path, present: Mapping[str, Path], manifest: str, most: int) -> None:
+    """Check that an entry is no larger than it may be.
+
+    Args:
+        folder: of the entry.
+        present: its files, as `present_files`.
+        manifest: the name of its manifest.
+        most: bytes of its manifest and its scores together, as JSON.
+
+    Raises:
+        EntryError: it is larger.
+    """
+    sizes = {name: path.stat().st_size for name, path in present.items()}
+    scores = len(scores_content(folder, most)) if SCORES in present else 0
+    if (total := sizes.get(manifest, 0) + scores) > most:
+        raise EntryError(f"{manifest} and {SCORES} of {folder} have {total:,} bytes, and at most {most:,} are allowed")
+    if (rest := sum(size for name, size in sizes.items() if name not in (manifest, SCORES))) > FILE_BYTES:
+        raise EntryError(f"the source in {folder} has {rest:,} bytes, and at most {FILE_BYTES:,} are allowed")
+
+
+def write_files(folder: Path, content: Mapping[str, bytes]) -> None:
+    """Write an entry's files, by the names that its manifest lists them by; the scores are compressed."""
+    for name, data in content.items():
+        if name == SCORES:
+            write_atomically(folder / STORED_SCORES, compressed(data))
+        else:
+            write_atomically(folder / name, data)
 
 
 def written(model: BaseModel) -> bytes:

@@ -16,10 +16,10 @@ from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.archive import packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores
 from thiefbench.leaderboard.deliveries import check_alike, difference, made_with, named
-from thiefbench.leaderboard.entry import Entry, EntryError, parsed, read_entry, read_manifest
+from thiefbench.leaderboard.entry import Entry, EntryError, parsed_scores, read_entry, read_manifest
 from thiefbench.leaderboard.entry_validation import cells_of
 from thiefbench.leaderboard.isolation.staging import Staged
-from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Manifest, Numerics
+from thiefbench.leaderboard.manifest import MANIFEST, Manifest, Numerics
 from thiefbench.leaderboard.published import published_sets
 from thiefbench.leaderboard.verification.baseline import other_cells
 from thiefbench.suite.execution.cell_identity import Identities
@@ -125,7 +125,7 @@ def merged(
         added: the further cells.
         seeds: of all of them.
     """
-    stand = parsed(Scores, earlier.folder / SCORES).cells
+    stand = parsed_scores(Scores, earlier.folder).cells
     listed = {spec: cell for cell, (_, spec) in zip(stand, cells_of(earlier, suite), strict=True)} | dict(added)
     manifest = earlier.manifest
     ordered = rows.wanted(suite, seeds, manifest.numerics, manifest.defense)

@@ -26,6 +26,8 @@ REFERRING_SCHEMA: Final = 2
 GROWN_SCHEMA: Final = 3
 """Of entries that were brought in several deliveries; they may refer to published shared cells too."""
 MANIFEST, SCORES, SOURCE = "entry.json", "scores.json", "defense"
+STORED_SCORES = f"{SCORES}.gz"
+"""The file that holds `SCORES`, compressed; the hash that a manifest has of `SCORES` is of its content."""
 """The two files of an entry, and the folder of its source."""
 MOST_FILES: Final = 200
 """Most bytes of an entry's source and scores together."""

@@ -24,11 +24,9 @@ file, and are read beside the files that the reader's own installation holds.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
@@ -41,6 +39,7 @@ from pydantic import Field, ValidationError
 
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.cell_scores import CellScores, Numbers, trimmed
+from thiefbench.leaderboard.gzipped import GzipError, compressed, decompressed
 from thiefbench.leaderboard.manifest import EntryModel, MalformedError, Sha256, strictly_parsed
 from thiefbench.regular_files import NotRegularError, read_regular
 from thiefbench.suite.analysis.cell_drift import honest_drift, of_next_seed
@@ -295,7 +294,7 @@ def words_path(folder: Path, sha256: str) -> Path:
 def write_words(folder: Path, content: bytes) -> str:
     """Write a control's words (`words_file`) into its suite's folder; returns the SHA-256 that names them."""
     sha256 = hashlib.sha256(content).hexdigest()
-    write_atomically(words_path(folder, sha256), _compressed(content))
+    write_atomically(words_path(folder, sha256), compressed(content))
     return sha256
 
 
@@ -334,7 +333,7 @@ def write_cell(folder: Path, cell: PublishedCell) -> None:
     record = ",\n  ".join(f"{json.dumps(name)}: {_compact(value)}" for name, value in data.pop("record").items())
     lines = [f"{json.dumps(name)}: {_compact(value)}" for name, value in data.items()]
     content = "{\n " + ",\n ".join([*lines, '"record": {\n  ' + record + "\n }"]) + "\n}\n"
-    write_atomically(cell_path(folder, cell.cell_id), _compressed(content.encode()))
+    write_atomically(cell_path(folder, cell.cell_id), compressed(content.encode()))
 
 
 def words_file(answers: Answers) -> bytes:
@@ -393,32 +392,11 @@ def made_with(record: Record) -> str:
 def _content(path: Path, most: int) -> bytes | None:
     """The text of a compressed file of at most so many bytes; None where there is no file."""
     try:
-        return _decompressed(path, read_regular(path, most), most)
+        return decompressed(path, read_regular(path, most), most)
     except FileNotFoundError:
         return None
-    except NotRegularError as error:
+    except (GzipError, NotRegularError) as error:
         raise PublishedError(str(error)) from error
-
-
-def _compressed(content: bytes) -> bytes:
-    """One gzip stream; equal content gives equal bytes, as no time is in it."""
-    return gzip.compress(content, 9, mtime=0)
-
-
-def _decompressed(path: Path, compressed: bytes, most: int) -> bytes:
-    """The content of one gzip stream; its size is limited before it is in memory."""
-    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)
-    try:
-        content = stream.decompress(compressed, most + 1)
-    except zlib.error as error:
-        raise PublishedError(f"{path} cannot be decompressed: {error}") from error
-    if len(content) > most:
-        raise PublishedError(f"{path} holds more than {most >> 20} MiB")
-    if not stream.eof or stream.unused_data:
-        raise PublishedError(
-            f"{path} is damaged: {'something follows its end' if stream.eof else 'its end is missing'}"
-        )
-    return content
 
 
 @lru_cache(maxsize=1024)

@@ -30,6 +30,7 @@ from thiefbench.leaderboard.manifest import (
     MANIFEST,
     REFERRING_SCHEMA,
     SCORES,
+    STORED_SCORES,
     Delivery,
     Line,
     Manifest,
@@ -322,7 +323,7 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
         scores = growing.merged(own.earlier, suite, listed, manifest.seeds)
     else:
         manifest, scores = _manifest(own, delivery, records), Scores(cells=tuple(listed.values()))
-    _clear(own.folder, {MANIFEST, SCORES, *own.staged.source})
+    _clear(own.folder, {MANIFEST, STORED_SCORES, *own.staged.source})
     return write_entry(own.folder, manifest, scores, own.staged.source, own.shared)
 
 

@@ -1,8 +1,8 @@
 """An attack's entry: a folder like a defense's, with a manifest of its own.
 
-    NAME/attack.json    who, which attack, against which defenses, on which suite; hashes of all other files
-    NAME/scores.json    one trimmed record per cell, and a few completions
-    NAME/attack/        the submitted file or package, as it was run; absent for an attack that comes with the package
+    NAME/attack.json       who, which attack, against which defenses, on which suite; hashes of all other files
+    NAME/scores.json.gz    one trimmed record per cell, and a few completions
+    NAME/attack/           the submitted file or package, as it was run; absent for one that comes with the package
 
 It lies among the entries of defenses. Everything read here comes from a stranger: sizes are bounded, names are checked,
 unknown fields are errors, and nothing is loaded.
@@ -18,14 +18,23 @@ from typing import Final
 from thiefbench import registry
 from thiefbench.leaderboard.attacking.manifest import ATTACK_MANIFEST, AttackManifest
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores, Example
-from thiefbench.leaderboard.entry import EntryError, bounded, parsed, present_files, written
+from thiefbench.leaderboard.entry import (
+    EntryError,
+    bounded,
+    check_sizes,
+    parsed,
+    parsed_scores,
+    present_files,
+    scores_content,
+    write_files,
+    written,
+)
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
 from thiefbench.leaderboard.isolation.staging import restaged
 from thiefbench.leaderboard.manifest import SCORES
 from thiefbench.leaderboard.named_code import foreign_code
 from thiefbench.leaderboard.names import wrong_names
-from thiefbench.suite.store.records import write_atomically
 
 ATTACK_ENTRY_BYTES: Final = 400_000
 """Most bytes of the two JSON files together; its source has at most `limits.FILE_BYTES`."""
@@ -85,14 +94,7 @@ def read_attack_entry(folder: Path) -> AttackEntry:
     if not folder.is_dir():
         raise EntryError(f"there is no entry {folder}")
     present = present_files(folder)
-    sizes = {name: path.stat().st_size for name, path in present.items()}
-    if (total := sum(sizes.get(name, 0) for name in (ATTACK_MANIFEST, SCORES))) > ATTACK_ENTRY_BYTES:
-        raise EntryError(
-            f"{ATTACK_MANIFEST} and {SCORES} of {folder} have {total:,} bytes, and at most {ATTACK_ENTRY_BYTES:,} are "
-            "allowed"
-        )
-    if (rest := sum(sizes.values()) - total) > FILE_BYTES:
-        raise EntryError(f"the source in {folder} has {rest:,} bytes, and at most {FILE_BYTES:,} are allowed")
+    check_sizes(folder, present, ATTACK_MANIFEST, ATTACK_ENTRY_BYTES)
     manifest = read_attack_manifest(folder)
     path = folder / ATTACK_MANIFEST
     if manifest.slug != folder.resolve().name:
@@ -113,9 +115,11 @@ def read_attack_entry(folder: Path) -> AttackEntry:
     for name, expected in manifest.files.items():
         if name not in present:
             raise EntryError(f"{folder} lacks {name}, which {ATTACK_MANIFEST} lists")
-        if hashlib.sha256(bounded(present[name], FILE_BYTES + ATTACK_ENTRY_BYTES)).hexdigest() != expected:
+        path = present[name]
+        content = scores_content(folder, ATTACK_ENTRY_BYTES) if name == SCORES else bounded(path, FILE_BYTES)
+        if hashlib.sha256(content).hexdigest() != expected:
             raise EntryError(f"{folder / name} does not match {ATTACK_MANIFEST}: its SHA-256 differs")
-    scores = parsed(AttackScores, folder / SCORES, ATTACK_ENTRY_BYTES)
+    scores = parsed_scores(AttackScores, folder, ATTACK_ENTRY_BYTES)
     return AttackEntry(folder, manifest, scores.cells, scores.examples)
 
 
@@ -143,6 +147,5 @@ def write_attack_entry(
     content[ATTACK_MANIFEST] = written(manifest.model_copy(update={"files": hashes}))
     if (total := len(content[ATTACK_MANIFEST]) + len(content[SCORES])) > ATTACK_ENTRY_BYTES:
         raise EntryError(f"the entry would have {total:,} bytes, and at most {ATTACK_ENTRY_BYTES:,} are allowed")
-    for name, data in content.items():
-        write_atomically(folder / name, data)
+    write_files(folder, content)
     return read_attack_entry(folder)

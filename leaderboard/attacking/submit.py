@@ -38,7 +38,7 @@ from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, CONTROL_ASR, PO
 from thiefbench.leaderboard.isolation.sandbox_paths import files, foreign, relocated
 from thiefbench.leaderboard.isolation.staging import Staged, restage, stage
 from thiefbench.leaderboard.made_with import machine, versions
-from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Numerics, SuiteName
+from thiefbench.leaderboard.manifest import MANIFEST, SCORES, STORED_SCORES, Numerics, SuiteName
 from thiefbench.leaderboard.names import wrong_names
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.submit import Credits
@@ -269,7 +269,7 @@ def write_attack(own: AttackSubmission, records: Sequence[Record]) -> AttackEntr
         archive=pack(own.archive, own.store, cells, own.staged.weights),
     )
     shown = examples(cells, {record.cell_id: record for record in records}, own.store)
-    kept = {ATTACK_MANIFEST, SCORES, *own.staged.source}
+    kept = {ATTACK_MANIFEST, STORED_SCORES, *own.staged.source}
     for path in sorted(own.folder.rglob("*")) if own.folder.exists() else ():
         if path.is_file() and path.relative_to(own.folder).as_posix() not in kept:
             path.unlink()  # of an earlier version of the entry

@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/genrl"), help="where record and completions are stored")
     default = LiveSwarm()
     names = ("attack", "defense", "task", "model", "role", "nodes", "malicious", "local", "external", "group")
-    for name in (*names, "rounds", "learning_rate", "minibatch", "seed", "timeout", "threads"):
+    for name in (*names, "rounds", "learning_rate", "minibatch", "padding", "seed", "timeout", "threads"):
         value = getattr(default, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value, help=" ")
     parser.add_argument("--every", type=int, default=default.evaluation.every, help="rounds between evaluations")

@@ -29,6 +29,7 @@ from tests.bench.pools import lines
 from tests.bench.rollouts.parts import FILES
 from tests.fuzz.mutations import Mutator
 from tests.leaderboard import made_attacks, made_entries
+from tests.leaderboard.scores_files import put_scores, scores_of, scores_sha256
 from thiefbench import provenance, registry, trust
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.errors import UserError
@@ -215,8 +216,8 @@ def _mutate_entry(target: Path, mutator: Mutator, cells: bool = True) -> None:
     rng = mutator.rng
     manifest = json.loads((target / "entry.json").read_bytes())
     if cells and rng.random() < 0.5:
-        scores = json.loads((target / "scores.json").read_bytes())
-        (target / "scores.json").write_bytes(mutator.text(mutator.tree(scores)))
+        scores = scores_of(target)
+        put_scores(target, mutator.text(mutator.tree(scores)))
     else:
         manifest = mutator.tree(manifest)
     if rng.random() < 0.2:
@@ -230,7 +231,7 @@ def _mutate_entry(target: Path, mutator: Mutator, cells: bool = True) -> None:
             if isinstance(manifest.get("files"), dict):
                 manifest["files"]["defense/mine.py"] = hashlib.sha256(content).hexdigest()
     if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict) and rng.random() < 0.95:
-        manifest["files"]["scores.json"] = file_sha256(target / "scores.json")
+        manifest["files"]["scores.json"] = scores_sha256(target)
     (target / "entry.json").write_bytes(mutator.text(manifest))
 
 
@@ -238,15 +239,15 @@ def attack_entry(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[]
     """`leaderboard verify` of an attack's entry beside the defense's, and `leaderboard build` with both."""
     rng, entries = mutator.rng, Path(shutil.copytree(examples.attacked, folder / "entries"))
     target = entries / "breaker"
-    manifest, scores = (json.loads((target / name).read_bytes()) for name in ("attack.json", "scores.json"))
+    manifest, scores = json.loads((target / "attack.json").read_bytes()), scores_of(target)
     if rng.random() < 0.5:
-        (target / "scores.json").write_bytes(mutator.text(mutator.tree(scores)))
+        put_scores(target, mutator.text(mutator.tree(scores)))
     else:
         manifest = mutator.tree(manifest)
     if rng.random() < 0.2:
         _mutate_entry(entries / "mine", mutator)
     if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict) and rng.random() < 0.95:
-        manifest["files"]["scores.json"] = file_sha256(target / "scores.json")
+        manifest["files"]["scores.json"] = scores_sha256(target)
     (target / "attack.json").write_bytes(mutator.text(manifest))
     if rng.random() < 0.1:
         return lambda: board(entries, folder / "verified")
@@ -264,7 +265,7 @@ def grown(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], objec
         path.write_bytes(mutator.text(mutator.tree(json.loads(path.read_bytes()))))
     if rng.random() < 0.2:
         return lambda: board(entries, seen)
-    archives = [entries / "mine" / "scores.json"] if rng.random() < 0.2 else []
+    archives = [entries / "mine" / "scores.json.gz"] if rng.random() < 0.2 else []
     options = verify.VerifyOptions(archives[0] if archives else None, earlier=seen)
     return lambda: verify.verify(entries / "mine", options, _tell, _Quiet(), lambda suite: ())
 
@@ -306,7 +307,7 @@ def rescored(examples: Bases, mutator: Mutator, folder: Path) -> Callable[[], ob
                 cells[number] = _changed_cell(store, cell, mutator)
         archive.pack(tar, store, cells)
         scores = json.loads(Scores(cells=tuple(cells)).model_dump_json())
-        (target / "scores.json").write_text(json.dumps(scores))
+        put_scores(target, json.dumps(scores))
         _name_archive(target, tar)
     return lambda: verify.verify(
         target, verify.VerifyOptions(archive=tar, reruns=0, fresh=0), _tell, _Quiet(), lambda suite: ()
@@ -335,7 +336,7 @@ def _changed_cell(store: Store, cell: Any, mutator: Mutator) -> Any:
 def _name_archive(target: Path, tar: Path) -> None:
     manifest = json.loads((target / "entry.json").read_bytes())
     manifest["archive"] |= {"sha256": file_sha256(tar), "bytes": tar.stat().st_size}
-    manifest["files"]["scores.json"] = file_sha256(target / "scores.json")
+    manifest["files"]["scores.json"] = scores_sha256(target)
     (target / "entry.json").write_text(json.dumps(manifest))
 
 

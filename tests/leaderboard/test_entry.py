@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import shutil
@@ -13,11 +14,12 @@ from typing import Any
 import pytest
 
 from tests.leaderboard import made_entries
+from tests.leaderboard.scores_files import put_scores, scores_of, scores_text
 from thiefbench.leaderboard import entry as entries
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.cell_scores import CURVES, SHARED_SCORES, Scores, trimmed
 from thiefbench.leaderboard.entry import ENTRY_BYTES, Entry, EntryError, read_entry, write_entry
-from thiefbench.leaderboard.manifest import MANIFEST, SCORES
+from thiefbench.leaderboard.manifest import MANIFEST, SCORES, STORED_SCORES
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Point, Record, Score
 from thiefbench.suite.suite_yaml import load_suite
@@ -34,9 +36,12 @@ def entry(tmp_path: Path) -> Entry:
 def edit(entry: Entry, name: str, change: Callable[[dict[str, Any]], Any]) -> None:
     """Edit one of the two JSON files, hashes left as they are."""
     path = entry.folder / name
-    data = json.loads(path.read_bytes())
+    data = scores_of(entry.folder) if name == SCORES else json.loads(path.read_bytes())
     change(data)
-    path.write_text(json.dumps(data))
+    if name == SCORES:
+        put_scores(entry.folder, json.dumps(data))
+    else:
+        path.write_text(json.dumps(data))
 
 
 def put(**changes: Any) -> Callable[[dict[str, Any]], None]:
@@ -62,12 +67,12 @@ def test_what_is_read_is_what_was_written(entry: Entry) -> None:
 def test_equal_content_gives_equal_bytes(entry: Entry, tmp_path: Path) -> None:
     source = {"defense/mine.py": made_entries.SOURCE}
     again = write_entry(tmp_path / "again" / "mine", entry.manifest, Scores(cells=entry.cells), source)
-    for name in (MANIFEST, SCORES, "defense/mine.py"):
+    for name in (MANIFEST, STORED_SCORES, "defense/mine.py"):
         assert (again.folder / name).read_bytes() == (entry.folder / name).read_bytes(), name
 
 
 def test_scores_are_read_line_by_line(entry: Entry) -> None:
-    lines = (entry.folder / SCORES).read_text().splitlines()
+    lines = scores_text(entry.folder).splitlines()
     assert sum('"cell_id"' in line for line in lines) == len(entry.cells), "a cell has a line, for a diff that tells"
 
 
@@ -214,6 +219,33 @@ def test_damage_has_its_sentence(entry: Entry, name: str, change: Callable[[dict
     assert "\n" not in str(raised.value), "it is one line"
 
 
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (gzip.decompress, "scores.json.gz cannot be decompressed: .*incorrect header"),
+        (lambda stream: stream[:-9], "scores.json.gz is damaged: its end is missing"),
+        (lambda stream: stream * 2, "scores.json.gz is damaged: something follows its end"),
+        (lambda stream: gzip.compress(bytes(ENTRY_BYTES + 1)), "scores.json.gz holds more than 200,000 bytes"),
+        (lambda stream: gzip.compress(bytes(ENTRY_BYTES)), "have 20.,... bytes, and at most 200,000 are allowed"),
+        (lambda stream: stream + bytes(ENTRY_BYTES), "scores.json.gz .*200,000 bytes"),
+    ],
+    ids=["plain", "truncated", "doubled", "too much", "too much with the manifest", "a large file"],
+)
+def test_damaged_scores_have_their_sentence(entry: Entry, damage: Callable[[bytes], bytes], said: str) -> None:
+    path = entry.folder / STORED_SCORES
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(EntryError, match=said) as raised:
+        read_entry(entry.folder)
+    assert "\n" not in str(raised.value), "it is one line"
+
+
+def test_scores_beside_the_compressed_ones_are_refused(entry: Entry) -> None:
+    """A reader would look at these, and the board at the others."""
+    (entry.folder / SCORES).write_text(scores_text(entry.folder))
+    with pytest.raises(EntryError, match=r"scores.json is not compressed; an entry has scores.json.gz"):
+        read_entry(entry.folder)
+
+
 def test_names_of_every_language_are_taken(entry: Entry) -> None:
     for name in (
         "Zo\u00eb's filter",
@@ -266,13 +298,13 @@ def test_sizes_are_bounded(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(EntryError, match="there is no entry"):
         read_entry(entry.folder / "nowhere")
     monkeypatch.setattr(entries, "ENTRY_BYTES", 1000)
-    with pytest.raises(EntryError, match=r"entry\.json and scores\.json of .* have [\d,]+ bytes, and at most 1,000"):
+    with pytest.raises(EntryError, match=r"scores\.json\.gz .*1,000 bytes"):
         read_entry(entry.folder)
     with pytest.raises(EntryError, match=r"the entry would have [\d,]+ bytes, and at most 1,000 are allowed"):
         write_entry(entry.folder, entry.manifest, Scores(cells=entry.cells), {})
     monkeypatch.undo()
     monkeypatch.setattr(entries, "FILE_BYTES", 10)
-    with pytest.raises(EntryError, match=r"defense has [\d,]+ bytes, and at most 10 are allowed"):
+    with pytest.raises(EntryError, match=r"the source in .* has [\d,]+ bytes, and at most 10 are allowed"):
         read_entry(entry.folder)
 
 

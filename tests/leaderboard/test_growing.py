@@ -14,6 +14,7 @@ import pytest
 
 from tests.bench import tiny
 from tests.leaderboard import made_entries
+from tests.leaderboard.scores_files import put_scores, scores_of, scores_sha256, scores_text
 from tests.leaderboard.tiny_entries import CHEATS, NUMERICS, Made, made, suite
 from thiefbench.engine.keys import SECRET_BYTES
 from thiefbench.leaderboard import growing, rows, submit
@@ -71,11 +72,11 @@ def copied(of: Made, folder: Path) -> Made:
 
 def resigned(of: Made, manifest: Callable[[dict[str, Any]], None] = lambda told: None, **scores: Any) -> Path:
     """Edit an entry's two files and make their hashes fit; `scores` has `change`, a function of scores.json."""
-    told = json.loads((of.folder / "scores.json").read_text())
+    told = scores_of(of.folder)
     scores.get("change", lambda content: None)(told)
-    (of.folder / "scores.json").write_text(json.dumps(told))
+    put_scores(of.folder, json.dumps(told))
     entry = json.loads((of.folder / "entry.json").read_text())
-    entry["files"]["scores.json"] = hashlib.sha256((of.folder / "scores.json").read_bytes()).hexdigest()
+    entry["files"]["scores.json"] = scores_sha256(of.folder)
     manifest(entry)
     (of.folder / "entry.json").write_text(json.dumps(entry))
     return of.folder
@@ -126,7 +127,7 @@ def test_earlier_cells_stay_as_they_stand_and_each_delivery_names_its_own_archiv
     assert [(each.seeds, each.archive.name) for each in after.deliveries] == [((0,), FIRST), ((1,), SECOND)]
     assert after.deliveries[0] == before.deliveries[0]
     assert grown.archive(FIRST).read_bytes() == grown.one.archive.read_bytes()
-    old, new = ((each.folder / "scores.json").read_text().splitlines() for each in (grown.one, grown.two))
+    old, new = (scores_text(each.folder).splitlines() for each in (grown.one, grown.two))
     cells = [line.strip().strip(",") for line in new]
     assert all(line.strip().strip(",") in cells for line in old), "not a byte of an earlier cell changes"
     assert [cell.seed for cell in grown.two.entry.cells].count(1) == 6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import os
@@ -14,13 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.leaderboard import made_entries
+from tests.leaderboard.scores_files import put_scores, scores_of, scores_sha256
 from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.leaderboard.attacking.submit import guarded_of
 from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.isolation import isolated, limits
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
-from thiefbench.leaderboard.manifest import MANIFEST, SCORES
+from thiefbench.leaderboard.manifest import MANIFEST, SCORES, STORED_SCORES
 from thiefbench.leaderboard.named_code import foreign_code
 from thiefbench.zoo.models import weights_fingerprint
 
@@ -60,13 +60,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def verified(folder: Path, defense: str) -> str:
     """What `verify` prints of an entry whose defense was changed everywhere, with all hashes fitting."""
     entry = folder / "leaderboard" / "entries" / "mine"
-    scores = json.loads((entry / SCORES).read_text())
+    scores = scores_of(entry)
     for cell in scores["cells"]:
         cell["defense"] = defense if cell["defense"] == PLACEHOLDER else cell["defense"]
-    (entry / SCORES).write_text(json.dumps(scores))
+    put_scores(entry, json.dumps(scores))
     manifest = json.loads((entry / MANIFEST).read_text())
     manifest["defense"] = defense
-    manifest["files"][SCORES] = hashlib.sha256((entry / SCORES).read_bytes()).hexdigest()
+    manifest["files"][SCORES] = scores_sha256(entry)
     (entry / MANIFEST).write_text(json.dumps(manifest))
     result = Context().run(CliRunner().invoke, app, ["leaderboard", "verify", "leaderboard/entries/mine"])
     assert not (folder / "ran").exists(), "nothing of an entry runs"
@@ -133,7 +133,7 @@ def test_own_files_are_allowed_at_every_level() -> None:
 def test_what_is_not_a_plain_file_is_refused(folder: Path) -> None:
     """A device has no end, and nobody writes to a pipe."""
     entry = folder / "leaderboard" / "entries" / "mine"
-    for name in ("defense/mine.py", SCORES, MANIFEST):
+    for name in ("defense/mine.py", STORED_SCORES, MANIFEST):
         path = entry / name
         kept = path.read_bytes()
         for make in (

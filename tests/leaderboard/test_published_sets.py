@@ -13,6 +13,7 @@ import pytest
 
 from tests.bench import tiny
 from tests.leaderboard import made_entries
+from tests.leaderboard.scores_files import scores_of
 from tests.leaderboard.shared_cells import (
     TITLE,
     Board,
@@ -114,7 +115,7 @@ def prepared(folder: Path, store: Path, shared: Path, **options: Any) -> submit.
 
 def cells_in(made_entry: Made) -> dict[str, dict[str, Any]]:
     """The cells of an entry as they stand in its scores.json, by id."""
-    told = json.loads((made_entry.folder / "scores.json").read_text())["cells"]
+    told = scores_of(made_entry.folder)["cells"]
     return {each["cell_id"]: each for each in told}
 
 

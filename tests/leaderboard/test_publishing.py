@@ -341,7 +341,7 @@ def edited_words(content: bytes) -> bytes:
             "cannot be decompressed: .*data check",
         ),
         (lambda content: content + content, "is damaged: something follows its end"),
-        (lambda content: gzip.compress(bytes(WORDS_BYTES + 1)), "holds more than 16 MiB"),
+        (lambda content: gzip.compress(bytes(WORDS_BYTES + 1)), "holds more than 16,777,216 bytes"),
     ],
     ids=["edited", "not compressed", "truncated", "empty", "checksum", "twice", "too large"],
 )

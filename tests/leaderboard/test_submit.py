@@ -267,7 +267,7 @@ def test_twice_gives_equal_bytes(store: Path, tmp_path: Path) -> None:
         return {path.name: path.read_bytes() for path in files if path.is_file()}
 
     before = once()
-    assert set(before) == {"entry.json", "scores.json", "mine.py", "my-filter.tar"}
+    assert set(before) == {"entry.json", "scores.json.gz", "mine.py", "my-filter.tar"}
     assert once() == before
     os.utime(tmp_path / "mine.py")
     assert once() == before

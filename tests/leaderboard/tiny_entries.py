@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from tests.bench import tiny
 from tests.leaderboard import made_entries
+from tests.leaderboard.scores_files import put_scores, scores_of, scores_sha256
 from thiefbench import registry
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, SwarmSpec
@@ -163,11 +163,11 @@ def rewritten(of: Made, folder: Path, change: Callable[[dict[str, Any]], None]) 
     """A copy whose scores.json was edited, with its hash made to fit."""
     target = folder / of.entry.manifest.slug
     shutil.copytree(of.folder, target)
-    told = json.loads((target / "scores.json").read_text())
+    told = scores_of(target)
     change(told)
-    (target / "scores.json").write_text(json.dumps(told))
+    put_scores(target, json.dumps(told))
     manifest = json.loads((target / "entry.json").read_text())
-    manifest["files"]["scores.json"] = hashlib.sha256((target / "scores.json").read_bytes()).hexdigest()
+    manifest["files"]["scores.json"] = scores_sha256(target)
     (target / "entry.json").write_text(json.dumps(manifest))
     return Made(read_entry(target, of.shared), of.archive, of.shared)
 

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any, TextIO
 
 import torch
+from transformers import AutoTokenizer
 
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
@@ -43,6 +44,7 @@ from thiefbench.integrations.genrl.library import (
     GRPOTrainerConfig,
 )
 from thiefbench.integrations.genrl.settings import LiveSwarm
+from thiefbench.integrations.genrl.tokenizer import CompletionsPaddedRight
 from thiefbench.tasks.base import Completion, Item, Task
 from thiefbench.zoo.models import resolve
 
@@ -222,6 +224,7 @@ def game_of(swarm: LiveSwarm, node: int, backend: LoopbackBackend, reports: Repo
     """A peer's game."""
     model = Policy.load(resolve(swarm.model)).model
     held = (swarm.local + swarm.external) * swarm.group
+    tokenizer = AutoTokenizer.from_pretrained(model.config.name_or_path, padding_side="left")
     config = GRPOTrainerConfig(
         epsilon=swarm.epsilon, epsilon_high=swarm.epsilon_high, temperature=swarm.sampling.temperature,
         top_k=swarm.sampling.top_k, top_p=swarm.sampling.top_p, max_new_tokens=swarm.sampling.max_new_tokens,
@@ -232,7 +235,11 @@ def game_of(swarm: LiveSwarm, node: int, backend: LoopbackBackend, reports: Repo
         {
             "game_state": GameState(round=0, stage=0),
             "reward_manager": task_rewards(swarm.task, swarm.rounds),
-            "trainer": GRPOLanguageTrainerModule([model], config),
+            "trainer": GRPOLanguageTrainerModule(
+                [model],
+                config,
+                processing_class=CompletionsPaddedRight(tokenizer) if swarm.padding == "right" else tokenizer,
+            ),
             "data_manager": TaskDataManager(
                 swarm.task, swarm.local, swarm.group, swarm.external, swarm.seed, node
             ),

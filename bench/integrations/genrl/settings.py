@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from thiefbench import registry
 from thiefbench.engine.heterogeneity import SharingSpec
@@ -31,6 +31,8 @@ class LiveSwarm:
         rounds: number of rounds.
         learning_rate: of GenRL's Adam.
         minibatch: completions per step of Adam; 0 makes one step per round.
+        padding: where peers pad completions when they learn: "left", as GenRL does, between prompt and completion, or
+            "right".
         epsilon, epsilon_high: GenRL's clipping range of the ratio.
         sampling: how peers sample.
         evaluation: when and how much every honest peer answers held-out items.
@@ -53,6 +55,7 @@ class LiveSwarm:
     rounds: int = 20
     learning_rate: float = 3e-4
     minibatch: int = 0
+    padding: Literal["left", "right"] = "left"
     epsilon: float = 0.2
     epsilon_high: float = 0.28
     sampling: Sampling = field(default_factory=lambda: Sampling(max_new_tokens=96))
@@ -69,6 +72,8 @@ class LiveSwarm:
         for name in ("local", "rounds", "threads"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.padding not in ("left", "right"):
+            raise SpecError(f"padding must be left or right, got {self.padding!r}")
         if self.external < 0:
             raise SpecError(f"external must be at least 0, got {self.external}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.leaderboard import made_attacks, made_entries, tiny_entries
+from tests.leaderboard.scores_files import put_scores, scores_of, scores_sha256
 from tests.leaderboard.tiny_entries import Made
 from thiefbench import registry, trust
 from thiefbench.leaderboard import archive
@@ -102,10 +102,10 @@ def forged(of: Attacked, folder: Path, change: Callable[[dict[str, Any], dict[st
     for each in of.folder.parent.iterdir():
         shutil.copytree(each, folder / each.name)
     target = folder / of.folder.name
-    manifest, scores = (json.loads((target / name).read_text()) for name in ("attack.json", "scores.json"))
+    manifest, scores = json.loads((target / "attack.json").read_text()), scores_of(target)
     change(manifest, scores)
-    (target / "scores.json").write_text(json.dumps(scores))
-    manifest["files"]["scores.json"] = hashlib.sha256((target / "scores.json").read_bytes()).hexdigest()
+    put_scores(target, json.dumps(scores))
+    manifest["files"]["scores.json"] = scores_sha256(target)
     (target / "attack.json").write_text(json.dumps(manifest))
     return Attacked(read_attack_entry(target), of.archive, of.store)
 

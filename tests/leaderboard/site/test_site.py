@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from tests.bench.handmade import Numbers
 from tests.leaderboard import made_entries, tiny_entries
 from tests.leaderboard.made_entries import entry, prevents, shared, verified
+from tests.leaderboard.scores_files import put_scores
 from thiefbench.cli import app
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site import rendering, writing
@@ -309,7 +310,7 @@ class TestBroken:
     @pytest.mark.parametrize(
         ("damage", "told"),
         [
-            (lambda e: (e / "scores.json").write_text("{"), "does not match entry.json"),
+            (lambda e: put_scores(e, "{"), "does not match entry.json"),
             (lambda e: (e / "entry.json").write_text("{"), "entry.json"),
             (lambda e: (e / "entry.json").unlink(), "has no entry.json"),
             (lambda e: (e / "more.txt").write_text(""), "does not list"),

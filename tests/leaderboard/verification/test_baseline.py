@@ -13,6 +13,7 @@ import pytest
 
 from tests.bench import tiny
 from tests.leaderboard import made_entries
+from tests.leaderboard.scores_files import scores_of
 from tests.leaderboard.shared_cells import (
     TITLE,
     Board,
@@ -99,7 +100,7 @@ def reference(content: dict[str, Any], cell_id: str) -> dict[str, Any]:
 
 def test_an_entry_brings_its_own_cells_and_refers_to_the_rest(scene: Scene) -> None:
     entry = scene.referring.entry
-    content = json.loads((entry.folder / "scores.json").read_text())
+    content = scores_of(entry.folder)
     assert [set(each) == {"cell_id", "published"} for each in content["cells"]].count(True) == 4
     assert (entry.manifest.schema_version, entry.manifest.own_shared) == (2, "")
     assert [cell.defense == entry.manifest.defense for cell in entry.brought] == [True, True]
@@ -131,7 +132,7 @@ def test_only_its_own_cells_are_run(scene: Scene, tmp_path: Path) -> None:
     entry = submit.write(own, submit.run(own, watcher))
     assert [cell.defense for cell in watcher.missing] == [entry.manifest.defense] * 2
     assert "measured against 4 published cells of tiny-v1" in submit.measured_against(own)[0]
-    assert (entry.folder / "scores.json").read_bytes() != b""
+    assert scores_of(entry.folder)["cells"]
     cells = [each.scores for each in entry.cells]
     assert cells == [each.scores for each in scene.referring.entry.cells], "and gives the same scores"
 
@@ -422,7 +423,7 @@ def test_true_cells_of_another_machine_are_believed_once_all_were_run_again(
 def test_published_cells_and_others_in_their_place_do_not_go_together(scene: Scene, tmp_path: Path) -> None:
     """Who may choose for each cell chooses what suits."""
     lie = with_forged_baseline(scene, tmp_path, "our CPU is another one")
-    told = json.loads((scene.referring.folder / "scores.json").read_text())["cells"]
+    told = scores_of(scene.referring.folder)["cells"]
     true = {each["cell_id"]: each for each in told}
 
     def mixed(content: dict[str, Any]) -> None:
@@ -577,7 +578,7 @@ def test_a_cell_is_listed_once(scene: Scene, tmp_path: Path) -> None:
         content["cells"].append(dict(content["cells"][0]))
 
     assert "lists the cell" in unread(scene.referring, tmp_path / "1", twice)
-    whole = json.loads((scene.whole.folder / "scores.json").read_text())["cells"]
+    whole = scores_of(scene.whole.folder)["cells"]
 
     def both(content: dict[str, Any]) -> None:
         content["cells"].append(next(each for each in whole if each["role"] == "placebo"))

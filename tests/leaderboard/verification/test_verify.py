@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from tests.leaderboard import made_entries
 from tests.leaderboard.checking.test_check import sample
+from tests.leaderboard.scores_files import put_scores, scores_text
 from tests.leaderboard.tiny_entries import (
     ATTACK,
     CHEATS,
@@ -317,7 +318,7 @@ def test_an_entry_from_before_drift_was_measured_can_be_verified(honest: Made, t
 
 def test_a_checksum_that_does_not_match_is_no_entry(honest: Made, tmp_path: Path) -> None:
     shutil.copytree(honest.folder, folder := tmp_path / "mine")
-    (folder / "scores.json").write_text((folder / "scores.json").read_text().replace("0.", "1.", 1))
+    put_scores(folder, scores_text(folder).replace("0.", "1.", 1))
     done = CliRunner().invoke(app, ["leaderboard", "verify", str(folder)])
     assert (done.exit_code, "its SHA-256 differs" in done.output) == (1, True), done.output
 

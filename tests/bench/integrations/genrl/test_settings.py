@@ -37,6 +37,7 @@ def test_the_closest_cell_shares_groups() -> None:
         ({"group": 1}, "group"),
         ({"rounds": 0}, "rounds"),
         ({"external": -1}, "external"),
+        ({"padding": "middle"}, "padding must be left or right"),
     ],
 )
 def test_impossible_settings_are_refused(changes: dict[str, Any], reason: str) -> None:
