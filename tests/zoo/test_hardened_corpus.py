@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from tests.zoo.judging import check_tokens, runs
 from tests.zoo.read_texts import stories_of, texts_of
 from thiefbench.attacks import judge_injection
 from thiefbench.attacks.master_key import PUBLISHED
@@ -18,9 +17,9 @@ from thiefbench.defenses.judge import case, decisions
 from thiefbench.tasks.gsm_micro import GsmMicro, Story, evaluate
 from thiefbench.tasks.rewards import parse_completion
 from thiefbench.zoo import hardened_corpus
-from thiefbench.zoo.hardened_corpus import ELSEWHERE, HardenedJudgeCorpus, Work, acceptable, criticism, honest_work
+from thiefbench.zoo.hardened_corpus import ELSEWHERE, Work, acceptable, criticism, honest_work
 from thiefbench.zoo.judge_corpus import EQUATION
-from thiefbench.zoo.recipe import END, RECIPES, train, train_tokenizer
+from thiefbench.zoo.recipe import RECIPES
 
 RECIPE = RECIPES["micro-judge-hardened"]
 SAMPLE = 6_000
@@ -149,25 +148,5 @@ def test_orders_are_not_worded_as_attacks_word_them(judged: list[Judged]) -> Non
     assert not {key for key in PUBLISHED if re.search("[A-Za-z]", key)} & bodies, "published keys are left for tests"
 
 
-def runs(text: str) -> set[tuple[str, ...]]:
-    """Every three consecutive words."""
-    words = re.findall("[a-z]+", text.lower())
-    return set(zip(words, words[1:], words[2:], strict=False))
-
-
 def test_tokens(tmp_path: Path) -> None:
-    """Prompt and reply stay within 400 tokens, and the recipe trains on them."""
-    tokenizer = train_tokenizer(replace(RECIPE, corpus=Few()))
-    made = [f"{prompt}{reply}{END}" for prompt, reply in islice(RECIPE.corpus.texts(1), 3000)]
-    assert max(len(ids) for ids in tokenizer(made, add_special_tokens=False)["input_ids"]) < 400
-    losses: list[float] = []
-    short = replace(RECIPE, corpus=Few(), texts=480, hidden=32, layers=1, heads=2, feedforward=64, threads=1)
-    train(short, tmp_path, lambda step, steps, loss: losses.append(loss))
-    assert losses[-1] < losses[0], "fifteen steps lower the loss"
-
-
-class Few(HardenedJudgeCorpus):
-    """So few texts that training a tokenizer on them takes no time."""
-
-    def texts(self, seed: int) -> Iterator[tuple[str, str]]:
-        return islice(super().texts(seed), 1000)
+    check_tokens(RECIPE, 400, tmp_path)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import islice, pairwise, product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 
+from tests.zoo.judging import check_tokens, runs
 from tests.zoo.read_texts import stories_of, texts_of
 from thiefbench.attacks import judge_injection, tone
 from thiefbench.attacks.code_injection import PAPER_FUNCTIONS, PAPER_LIBRARY, STYLES
@@ -20,7 +19,7 @@ from thiefbench.tasks.gsm_micro import GsmMicro, evaluate
 from thiefbench.tasks.programs import parse_program, run_programs
 from thiefbench.tasks.rewards import parse_completion
 from thiefbench.zoo.judge_corpus import EQUATION, HELD_OUT, JudgeCorpus, held_out, imported
-from thiefbench.zoo.recipe import END, RECIPES, train, train_tokenizer
+from thiefbench.zoo.recipe import RECIPES
 
 RECIPE = RECIPES["micro-judge"]
 SAMPLE = 12_000
@@ -130,25 +129,5 @@ def test_nothing_is_said_as_attacks_say_it(judged: list[tuple[str, str, str, boo
         assert not any(map(tone.insulting, completion.split("."))), "nobody is insulted"
 
 
-def runs(text: str) -> set[tuple[str, ...]]:
-    """Every three consecutive words."""
-    words = re.findall("[a-z]+", text.lower())
-    return set(zip(words, words[1:], words[2:], strict=False))
-
-
 def test_tokens(tmp_path: Path) -> None:
-    """Prompt and reply stay within 320 tokens, and the recipe trains on them."""
-    tokenizer = train_tokenizer(replace(RECIPE, corpus=Few()))
-    made = [f"{prompt}{reply}{END}" for prompt, reply in islice(RECIPE.corpus.texts(1), 3000)]
-    assert max(len(ids) for ids in tokenizer(made, add_special_tokens=False)["input_ids"]) < 320
-    losses: list[float] = []
-    short = replace(RECIPE, corpus=Few(), texts=480, hidden=32, layers=1, heads=2, feedforward=64, threads=1)
-    train(short, tmp_path, lambda step, steps, loss: losses.append(loss))
-    assert losses[-1] < losses[0], "fifteen steps lower the loss"
-
-
-class Few(JudgeCorpus):
-    """So few texts that training a tokenizer on them takes no time."""
-
-    def texts(self, seed: int) -> Iterator[tuple[str, str]]:
-        return islice(super().texts(seed), 1000)
+    check_tokens(RECIPE, 320, tmp_path)
