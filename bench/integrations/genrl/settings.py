@@ -9,7 +9,7 @@ from typing import Any, Literal
 from thiefbench import registry
 from thiefbench.engine.heterogeneity import SharingSpec
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError, SwarmSpec
-from thiefbench.suite.scenario import CellSpec, Evaluation
+from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.tasks.base import Sampling
 
 
@@ -123,4 +123,30 @@ class LiveSwarm:
             rounds=self.rounds,
             evaluation=self.evaluation,
             threads=self.threads,
+        )
+
+    def suite(self) -> Suite:
+        """A suite of its cell alone, by which a report shows it; swarms of equal settings are shown together.
+
+        Raises:
+            SpecError, SpecStringError: as `cell`.
+        """
+        cell = self.cell()
+        learning = [f"minibatch-{self.minibatch}"] * (self.minibatch > 0) + ["padding-right"] * (
+            self.padding == "right"
+        )
+        return Suite(
+            name="-".join(["genrl", *learning]),
+            version=1,
+            about="Live GenRL swarms: a process per peer, over a DHT on one machine.",
+            task=cell.task,
+            model=cell.model,
+            attacks=(cell.attack,),
+            defenses=(cell.defense,),
+            placebo=True,
+            utility=True,
+            seeds=(cell.seed,),
+            swarm=cell.swarm,
+            rounds=cell.rounds,
+            evaluation=cell.evaluation,
         )

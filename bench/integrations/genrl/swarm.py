@@ -24,6 +24,7 @@ from thiefbench.engine.round_record import CompletionRow
 from thiefbench.errors import UserError
 from thiefbench.integrations.genrl.arrivals import check_defense
 from thiefbench.integrations.genrl.attack import drawn_attack
+from thiefbench.integrations.genrl.last_run import remember
 from thiefbench.integrations.genrl.settings import LiveSwarm
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import identified, identity
@@ -306,6 +307,9 @@ def play(swarm: LiveSwarm, store: Path, note: Note = lambda line: None) -> Recor
             peers.stop()
     record = _record(swarm, peers.peers, what, directory, started, interrupted)
     note(f"record and completions: {directory.path}")
+    if remark := remember(Store(store), swarm, record.cell_id):
+        note(remark)
+    note(f"to see it: thiefbench report {store}")
     return record
 
 

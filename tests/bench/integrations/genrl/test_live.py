@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from typer.testing import CliRunner
 
 from thiefbench import registry
+from thiefbench.cli import app
 from thiefbench.engine.context import items_of
 from thiefbench.engine.model.policy import Policy
 from thiefbench.integrations.genrl.settings import LiveSwarm
@@ -108,6 +110,8 @@ def test_two_rounds_undefended(tmp_path: Path) -> None:
     assert {row.action for row in train} == {"accept"}
     assert {row.label for row in rows} == {"peer 0", "peer 1", "peer 2"}
     assert sum("peer 3" in line and "4 completions with the payload" in line for line in lines) == 2
+    shown = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert (shown.exit_code, (tmp_path / "report/index.html").is_file()) == (0, True), shown.output
     assert record.identity["genrl"]["gensyn-genrl"] == "0.3.0"
 
 

@@ -11,9 +11,12 @@ import pytest
 
 from thiefbench.engine.spec import SpecError
 from thiefbench.integrations import genrl
+from thiefbench.integrations.genrl.last_run import remember
 from thiefbench.integrations.genrl.settings import LiveSwarm
 from thiefbench.integrations.genrl.swarm import LiveSwarmError, play
 from thiefbench.registry import SpecStringError
+from thiefbench.suite.store.records import Store
+from thiefbench.suite.store.runs import check_run
 
 INSTALLED = importlib.util.find_spec("genrl") is not None
 
@@ -43,6 +46,30 @@ def test_the_closest_cell_shares_groups() -> None:
 def test_impossible_settings_are_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
         replace(LiveSwarm(), **changes)
+
+
+def test_a_report_shows_the_swarms_of_a_store_that_differ_in_attack_defense_role_and_seed(tmp_path: Path) -> None:
+    store, defended = Store(tmp_path), LiveSwarm(defense="similarity")
+    for number, swarm in enumerate((LiveSwarm(), defended, replace(defended, seed=2), LiveSwarm(role="control"))):
+        assert not remember(store, swarm, f"{number:016x}")
+    run = store.read_run()
+    assert run is not None
+    assert check_run(run, "run.json").defenses == ("none", "similarity")
+    shown = {(cell["cell_id"][-1], cell["role"], cell["defense"], cell["seed"]) for cell in run["cells"]}
+    assert shown == {
+        ("0", "attack", "none", 0), ("1", "attack", "similarity", 0), ("2", "attack", "similarity", 2),
+        ("3", "control", "none", 0),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [{"rounds": 7}, {"padding": "right"}, {"minibatch": 8}, {"learning_rate": 1e-3}])
+def test_swarms_of_other_settings_are_not_shown_with_them(changes: dict[str, Any], tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    remember(store, LiveSwarm(), "0" * 16)
+    assert "shows this swarm only" in remember(store, LiveSwarm(**changes), "1" * 16)
+    run = store.read_run()
+    assert run is not None
+    assert [cell["cell_id"] for cell in run["cells"]] == ["1" * 16], "the newest is shown"
 
 
 def test_in_a_control_everyone_is_honest() -> None:
