@@ -25,7 +25,8 @@ class Text(Attack):
         position: before the first sentence, before a middle one, after the last, or "every": before each sentence. By
             default, the seed draws one of the first three. With "every", a drawn phrase has three words.
 
-    As in the paper, the phrase counts without its first word and in any case ("hail to the thief"). For "every" the
+    As in the paper, the phrase counts without its first word and in any case ("hail to the thief"). So of a phrase with
+    two words, the second one alone counts, which a model that has lost its form may write by chance. For "every" the
     whole phrase must be in every sentence of the reasoning.
     """
 
