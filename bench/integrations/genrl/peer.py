@@ -224,7 +224,7 @@ def game_of(swarm: LiveSwarm, node: int, backend: LoopbackBackend, reports: Repo
     """A peer's game."""
     model = Policy.load(resolve(swarm.model)).model
     held = (swarm.local + swarm.external) * swarm.group
-    tokenizer = AutoTokenizer.from_pretrained(model.config.name_or_path, padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(model.config.name_or_path, padding_side="left", trust_remote_code=False)
     config = GRPOTrainerConfig(
         epsilon=swarm.epsilon, epsilon_high=swarm.epsilon_high, temperature=swarm.sampling.temperature,
         top_k=swarm.sampling.top_k, top_p=swarm.sampling.top_p, max_new_tokens=swarm.sampling.max_new_tokens,
