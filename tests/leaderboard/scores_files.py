@@ -10,9 +10,14 @@ from thiefbench.leaderboard.gzipped import compressed
 from thiefbench.leaderboard.manifest import STORED_SCORES
 
 
+def scores_bytes(folder: Path) -> bytes:
+    """What the file of an entry's scores holds, which need not be JSON after `put_scores`."""
+    return gzip.decompress((folder / STORED_SCORES).read_bytes())
+
+
 def scores_text(folder: Path) -> str:
     """The JSON of an entry's scores."""
-    return gzip.decompress((folder / STORED_SCORES).read_bytes()).decode()
+    return scores_bytes(folder).decode()
 
 
 def scores_of(folder: Path) -> Any:
@@ -27,4 +32,4 @@ def put_scores(folder: Path, text: str | bytes) -> None:
 
 def scores_sha256(folder: Path) -> str:
     """The hash that a manifest has of them."""
-    return hashlib.sha256(scores_text(folder).encode()).hexdigest()
+    return hashlib.sha256(scores_bytes(folder)).hexdigest()
