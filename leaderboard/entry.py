@@ -143,7 +143,7 @@ def read_entry(folder: Path, shared: Path = SHARED) -> Entry:
     if not folder.is_dir():
         raise EntryError(f"there is no entry {folder}")
     present = present_files(folder)
-    check_sizes(folder, present, MANIFEST, ENTRY_BYTES)
+    scores = sized_scores(folder, present, MANIFEST, ENTRY_BYTES)
     manifest = read_manifest(folder)
     if manifest.slug != folder.resolve().name:
         raise EntryError(f"{folder / MANIFEST}: the slug is {manifest.slug}, but the folder has another name")
@@ -160,14 +160,8 @@ def read_entry(folder: Path, shared: Path = SHARED) -> Entry:
         manifest.name, manifest.authors, manifest.defense, baseline=manifest.files.keys() == {SCORES}
     ):
         raise EntryError(f"{folder / MANIFEST}: {wrong}")
-    for name, expected in manifest.files.items():
-        path = present.get(name)
-        if path is None:
-            raise EntryError(f"{folder} lacks {name}, which {MANIFEST} lists")
-        content = scores_content(folder, ENTRY_BYTES) if name == SCORES else bounded(path, FILE_BYTES)
-        if hashlib.sha256(content).hexdigest() != expected:
-            raise EntryError(f"{folder / name} does not match {MANIFEST}: its SHA-256 differs")
-    return _resolved(folder, manifest, parsed_scores(Scores, folder), shared)
+    check_hashes(folder, present, scores, MANIFEST, manifest.files)
+    return _resolved(folder, manifest, parsed_scores(Scores, folder, scores), shared)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -293,10 +287,10 @@ def parsed(kind: type[_Of], path: Path, most: int = ENTRY_BYTES) -> _Of:
         raise EntryError(f"{path}: {error}") from error
 
 
-def parsed_scores(kind: type[_Of], folder: Path, most: int = ENTRY_BYTES) -> _Of:
-    """What an entry's scores say, of at most `most` bytes; raises EntryError where they are missing or malformed."""
+def parsed_scores(kind: type[_Of], folder: Path, content: bytes) -> _Of:
+    """What the scores of the entry in a folder say, from their JSON; raises EntryError where it is malformed."""
     try:
-        return strictly_parsed(kind, scores_content(folder, most), LISTED)
+        return strictly_parsed(kind, content, LISTED)
     except MalformedError as error:
         raise EntryError(f"{folder / SCORES}: {error}") from error
 
@@ -331,8 +325,8 @@ def present_files(folder: Path) -> dict[str, Path]:
     return dict(sorted((SCORES if name == STORED_SCORES else name, path) for name, path in present.items()))
 
 
-def check_sizes(folder: Path, present: Mapping[str, Path], manifest: str, most: int) -> None:
-    """Check that an entry is no larger than it may be.
+def sized_scores(folder: Path, present: Mapping[str, Path], manifest: str, most: int) -> bytes:
+    """The JSON of the scores of an entry that is no larger than it may be; empty if the entry lacks them.
 
     Args:
         folder: of the entry.
@@ -341,14 +335,38 @@ def check_sizes(folder: Path, present: Mapping[str, Path], manifest: str, most: 
         most: bytes of its manifest and its scores together, as JSON.
 
     Raises:
-        EntryError: it is larger.
+        EntryError: it is larger, or its scores are damaged.
     """
     sizes = {name: path.stat().st_size for name, path in present.items()}
-    scores = len(scores_content(folder, most)) if SCORES in present else 0
-    if (total := sizes.get(manifest, 0) + scores) > most:
+    scores = scores_content(folder, most) if SCORES in present else b""
+    if (total := sizes.get(manifest, 0) + len(scores)) > most:
         raise EntryError(f"{manifest} and {SCORES} of {folder} have {total:,} bytes, and at most {most:,} are allowed")
     if (rest := sum(size for name, size in sizes.items() if name not in (manifest, SCORES))) > FILE_BYTES:
         raise EntryError(f"the source in {folder} has {rest:,} bytes, and at most {FILE_BYTES:,} are allowed")
+    return scores
+
+
+def check_hashes(
+    folder: Path, present: Mapping[str, Path], scores: bytes, manifest: str, files: Mapping[str, str]
+) -> None:
+    """Check that an entry has all the files that its manifest lists, with their hashes.
+
+    Args:
+        folder: of the entry.
+        present: its files, as `present_files`.
+        scores: the JSON of its scores, as `sized_scores`.
+        manifest: the name of its manifest.
+        files: the SHA-256 of each file that the manifest lists.
+
+    Raises:
+        EntryError: one is missing, or has another hash.
+    """
+    for name, expected in files.items():
+        if name not in present:
+            raise EntryError(f"{folder} lacks {name}, which {manifest} lists")
+        content = scores if name == SCORES else bounded(present[name], FILE_BYTES)
+        if hashlib.sha256(content).hexdigest() != expected:
+            raise EntryError(f"{folder / name} does not match {manifest}: its SHA-256 differs")
 
 
 def write_files(folder: Path, content: Mapping[str, bytes]) -> None:

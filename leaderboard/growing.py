@@ -16,7 +16,7 @@ from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.archive import packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores
 from thiefbench.leaderboard.deliveries import check_alike, difference, made_with, named
-from thiefbench.leaderboard.entry import Entry, EntryError, parsed_scores, read_entry, read_manifest
+from thiefbench.leaderboard.entry import Entry, EntryError, parsed_scores, read_entry, read_manifest, scores_content
 from thiefbench.leaderboard.entry_validation import cells_of
 from thiefbench.leaderboard.isolation.staging import Staged
 from thiefbench.leaderboard.manifest import MANIFEST, Manifest, Numerics
@@ -125,7 +125,7 @@ def merged(
         added: the further cells.
         seeds: of all of them.
     """
-    stand = parsed_scores(Scores, earlier.folder).cells
+    stand = parsed_scores(Scores, earlier.folder, scores_content(earlier.folder)).cells
     listed = {spec: cell for cell, (_, spec) in zip(stand, cells_of(earlier, suite), strict=True)} | dict(added)
     manifest = earlier.manifest
     ordered = rows.wanted(suite, seeds, manifest.numerics, manifest.defense)

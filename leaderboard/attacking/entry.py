@@ -20,16 +20,14 @@ from thiefbench.leaderboard.attacking.manifest import ATTACK_MANIFEST, AttackMan
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores, Example
 from thiefbench.leaderboard.entry import (
     EntryError,
-    bounded,
-    check_sizes,
+    check_hashes,
     parsed,
     parsed_scores,
     present_files,
-    scores_content,
+    sized_scores,
     write_files,
     written,
 )
-from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
 from thiefbench.leaderboard.isolation.staging import restaged
 from thiefbench.leaderboard.manifest import SCORES
@@ -94,7 +92,7 @@ def read_attack_entry(folder: Path) -> AttackEntry:
     if not folder.is_dir():
         raise EntryError(f"there is no entry {folder}")
     present = present_files(folder)
-    check_sizes(folder, present, ATTACK_MANIFEST, ATTACK_ENTRY_BYTES)
+    content = sized_scores(folder, present, ATTACK_MANIFEST, ATTACK_ENTRY_BYTES)
     manifest = read_attack_manifest(folder)
     path = folder / ATTACK_MANIFEST
     if manifest.slug != folder.resolve().name:
@@ -112,14 +110,8 @@ def read_attack_entry(folder: Path) -> AttackEntry:
         manifest.name, manifest.authors, manifest.attack, baseline=manifest.files.keys() == {SCORES}
     ):
         raise EntryError(f"{path}: {wrong}")
-    for name, expected in manifest.files.items():
-        if name not in present:
-            raise EntryError(f"{folder} lacks {name}, which {ATTACK_MANIFEST} lists")
-        path = present[name]
-        content = scores_content(folder, ATTACK_ENTRY_BYTES) if name == SCORES else bounded(path, FILE_BYTES)
-        if hashlib.sha256(content).hexdigest() != expected:
-            raise EntryError(f"{folder / name} does not match {ATTACK_MANIFEST}: its SHA-256 differs")
-    scores = parsed_scores(AttackScores, folder, ATTACK_ENTRY_BYTES)
+    check_hashes(folder, present, content, ATTACK_MANIFEST, manifest.files)
+    scores = parsed_scores(AttackScores, folder, content)
     return AttackEntry(folder, manifest, scores.cells, scores.examples)
 
 

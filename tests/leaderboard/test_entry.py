@@ -297,6 +297,9 @@ def test_files_are_those_that_are_listed(entry: Entry) -> None:
 def test_sizes_are_bounded(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EntryError, match="there is no entry"):
         read_entry(entry.folder / "nowhere")
+    monkeypatch.setattr(entries, "ENTRY_BYTES", len(scores_text(entry.folder)))
+    with pytest.raises(EntryError, match=r"entry\.json and scores\.json of .* have [\d,]+ bytes, and at most \d"):
+        read_entry(entry.folder)
     monkeypatch.setattr(entries, "ENTRY_BYTES", 1000)
     with pytest.raises(EntryError, match=r"scores\.json\.gz .*1,000 bytes"):
         read_entry(entry.folder)
