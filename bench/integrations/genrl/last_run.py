@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from thiefbench.integrations.genrl.settings import LiveSwarm
 from thiefbench.suite.store.manifests import joined
 from thiefbench.suite.store.records import Store
+from thiefbench.suite.store.runs import described
 
 
 def remember(store: Store, swarm: LiveSwarm, cell_id: str) -> str:
@@ -20,23 +19,12 @@ def remember(store: Store, swarm: LiveSwarm, cell_id: str) -> str:
     Returns:
         Why swarms that it showed before are not shown any more; empty if they still are.
     """
-    suite, cell = swarm.suite(), swarm.cell()
-    run = {
-        "title": suite.title,
-        "suite": asdict(suite),
-        "fingerprint": suite.fingerprint(),
-        "cells": [
-            {
-                "cell_id": cell_id, "part": "", "role": cell.role, "attack": cell.attack, "defense": cell.defense,
-                "seed": cell.seed, "label": cell.label,
-            }
-        ],
-    }  # fmt: skip
+    run = described(swarm.suite(), {swarm.cell(): cell_id})
     whole, apart = joined([("this swarm", run), ("earlier swarms", store.read_run())])
     store.write_run(whole or run)
     if not apart:
         return ""
     return (
-        "a report of this store shows this swarm only, as earlier ones had other settings; to see them together, store "
-        "the swarms of each setting in a folder of their own"
+        "a report of this store shows this swarm only: what it showed before had other settings or cannot be read; to "
+        "see swarms together, store those of each setting in a folder of their own"
     )

@@ -22,7 +22,6 @@ from types import MappingProxyType
 from typing import Any, TextIO
 
 import torch
-from transformers import AutoTokenizer
 
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
@@ -222,9 +221,9 @@ def _plain(rows: Sequence[CompletionRow], batches: Mapping[int, str] = MappingPr
 
 def game_of(swarm: LiveSwarm, node: int, backend: LoopbackBackend, reports: Reports) -> ReportingGame:
     """A peer's game."""
-    model = Policy.load(resolve(swarm.model)).model
+    policy = Policy.load(resolve(swarm.model))
     held = (swarm.local + swarm.external) * swarm.group
-    tokenizer = AutoTokenizer.from_pretrained(model.config.name_or_path, padding_side="left", trust_remote_code=False)
+    tokenizer = CompletionsPaddedRight(policy.tokenizer) if swarm.padding == "right" else None  # None: GenRL's own
     config = GRPOTrainerConfig(
         epsilon=swarm.epsilon, epsilon_high=swarm.epsilon_high, temperature=swarm.sampling.temperature,
         top_k=swarm.sampling.top_k, top_p=swarm.sampling.top_p, max_new_tokens=swarm.sampling.max_new_tokens,
@@ -235,11 +234,7 @@ def game_of(swarm: LiveSwarm, node: int, backend: LoopbackBackend, reports: Repo
         {
             "game_state": GameState(round=0, stage=0),
             "reward_manager": task_rewards(swarm.task, swarm.rounds),
-            "trainer": GRPOLanguageTrainerModule(
-                [model],
-                config,
-                processing_class=CompletionsPaddedRight(tokenizer) if swarm.padding == "right" else tokenizer,
-            ),
+            "trainer": GRPOLanguageTrainerModule([policy.model], config, processing_class=tokenizer),
             "data_manager": TaskDataManager(
                 swarm.task, swarm.local, swarm.group, swarm.external, swarm.seed, node
             ),

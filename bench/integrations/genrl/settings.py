@@ -132,11 +132,10 @@ class LiveSwarm:
             SpecError, SpecStringError: as `cell`.
         """
         cell = self.cell()
-        learning = [f"minibatch-{self.minibatch}"] * (self.minibatch > 0) + ["padding-right"] * (
-            self.padding == "right"
-        )
+        steps = f"-minibatch-{self.minibatch}" if self.minibatch else ""
+        padding = "-padding-right" if self.padding == "right" else ""
         return Suite(
-            name="-".join(["genrl", *learning]),
+            name=f"genrl{steps}{padding}",
             version=1,
             about="Live GenRL swarms: a process per peer, over a DHT on one machine.",
             task=cell.task,

@@ -35,4 +35,4 @@ class CompletionsPaddedRight:
         """Token ids and their mask; padding is on the left of prompts and on the right of other texts."""
         texts = [text] if isinstance(text, str) else text
         side = "left" if all(isinstance(each, _Prompt) for each in texts) else "right"
-        return self._tokenizer(text if isinstance(text, str) else list(text), padding_side=side, **options)
+        return self._tokenizer(text, padding_side=side, **options)

@@ -7,7 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -35,6 +35,7 @@ from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.arithmetic import arithmetic_here, reuse_note
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, identify, rounds_taken
+from thiefbench.suite.store.runs import described
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.zoo.models import resolve
 
@@ -252,19 +253,7 @@ class _Here:
 
 def run_of(suite: Suite, jobs: Mapping[CellSpec, Job]) -> dict[str, Any]:
     """The description of a run for the store, which a report reads: the suite and its cells."""
-    return {
-        "title": suite.title,
-        "suite": asdict(suite),
-        "fingerprint": suite.fingerprint(),
-        "cells": [
-            {
-                "cell_id": job.directory.path.name, "part": suite.part_of(spec), "role": spec.role,
-                "attack": spec.attack,
-                "defense": spec.defense, "seed": spec.seed, "label": spec.label,
-            }
-            for spec, job in jobs.items()
-        ],
-    }  # fmt: skip
+    return described(suite, {spec: job.directory.path.name for spec, job in jobs.items()})
 
 
 def _waiting(listener: CellListener, spec: CellSpec, stop: Stopping) -> Callable[[], None]:

@@ -6,6 +6,7 @@ Ids of cells are used as names of folders, names of defenses appear in tables, a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
@@ -14,7 +15,7 @@ from thiefbench.engine.spec import Role, SpecError
 from thiefbench.error_messages import problem
 from thiefbench.errors import UserError
 from thiefbench.limits import MOST_CELLS
-from thiefbench.suite.scenario import Suite
+from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.suite_yaml import SuiteError, make_suite
 from thiefbench.tasks.text import one_line
 
@@ -54,6 +55,22 @@ class Run(BaseModel):
     fingerprint: Text
     suite: dict[StrictStr, Any]
     cells: Annotated[list[RunCell], Field(max_length=MOST_CELLS)]
+
+
+def described(suite: Suite, cells: Mapping[CellSpec, str]) -> dict[str, Any]:
+    """The description of a run, see `Store.write_run`: a suite and its cells, with their ids."""
+    return {
+        "title": suite.title,
+        "suite": asdict(suite),
+        "fingerprint": suite.fingerprint(),
+        "cells": [
+            {
+                "cell_id": cell_id, "part": suite.part_of(cell), "role": cell.role, "attack": cell.attack,
+                "defense": cell.defense, "seed": cell.seed, "label": cell.label,
+            }
+            for cell, cell_id in cells.items()
+        ],
+    }  # fmt: skip
 
 
 def check_run(run: Mapping[str, Any], where: str) -> Suite:

@@ -93,6 +93,20 @@ def test_the_yaml_of_the_docs_plays() -> None:
 
 
 @pytest.mark.usefixtures("no_process_is_left")
+def test_completions_padded_on_the_right(tmp_path: Path) -> None:
+    """GenRL's trainer learns with a tokenizer of ours, and what peers sample is what they sample without it."""
+    left, right = (play(replace(SMALL, padding=side, rounds=1), tmp_path / side) for side in ("left", "right"))
+    first, second = (Store(tmp_path / side).cell(record.cell_id) for side, record in (("left", left), ("right", right)))
+    assert left.cell_id != right.cell_id
+    sampled = [
+        sorted((row.cohort, row.node, row.item_id, row.place, row.text) for row in table_rows(each.read_rows())
+               if row.phase == "train")
+        for each in (first, second)
+    ]  # fmt: skip
+    assert sampled[0] == sampled[1], "the first round is sampled before anything is learned"
+
+
+@pytest.mark.usefixtures("no_process_is_left")
 def test_two_rounds_undefended(tmp_path: Path) -> None:
     lines: list[str] = []
     record = play(SMALL, tmp_path, lines.append)
