@@ -1,11 +1,11 @@
-"""Processor seconds for attacked cells of several defenses when each is trained from its start, and when they share rounds.
+"""Processor seconds for attacked cells of several defenses, each trained from its start, and with shared rounds.
 
     python tests/benchmarks/sharing.py [--suite trial] [--rounds 8] [--evaluated 64] [--threads 1] [--defense SPEC ...]
 
 Trains the attacked swarms of a suite (seed 0) for a few rounds under every defense, both ways, in fresh stores, and
-prints the processor seconds under each defense, how many rounds were shared, the sums, and what the stores take on disk. All
-records must come out the same. `trial` has one attack (32 prompts x 12 completions, 4 nodes of which 1 is malicious)
-and takes about five minutes on one core.
+prints the processor seconds under each defense, how many rounds were shared, the sums, and what the stores take on
+disk. All records must come out the same. `trial` has one attack (32 prompts x 12 completions, 4 nodes of which 1 is
+malicious) and takes about five minutes on one core.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def main() -> None:
     asked = parser.parse_args()
     evaluation = Evaluation(every=4, completions=asked.evaluated, final=asked.evaluated)
     defenses = tuple(dict.fromkeys(("none", *(asked.defense or DEFENSES))))
-    suite = replace(load_suite(asked.suite), defenses=defenses, rounds=asked.rounds, evaluation=evaluation)
+    suite = load_suite(asked.suite).override("shortened", rounds=asked.rounds, evaluation=evaluation)
+    suite = replace(suite, defenses=defenses)
 
     alone, records_alone, bytes_alone = timed(suite, asked.threads, share=False)
     shared, records, bytes_shared = timed(suite, asked.threads, share=True)
