@@ -12,7 +12,6 @@ would have if it asked.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -58,22 +57,24 @@ class StoredRewards:
         if self._folder is None:
             return self._judge.score(answers, noise)
         pairs = sorted(set(answers))
-        path = self._folder / f"{digest(json.dumps([noise, pairs]))}.json"
-        if (scores := _read(path, len(pairs))) is None:
+        call = digest(ascii([noise, pairs]))  # unlike JSON, tells two lone surrogates from the character of the pair
+        path = self._folder / f"{call}.json"
+        if (scores := _read(path, call, len(pairs))) is None:
             scores = self._judge.score(pairs, noise)
             with suppress(OSError):  # a full disk; whatever a cell itself has to write will say so
-                write_sealed(path, {"scores": [[each.reward, each.fault] for each in scores]}, self._cell)
+                write_sealed(path, {"call": call, "scores": [[each.reward, each.fault] for each in scores]}, self._cell)
         known = dict(zip(pairs, scores, strict=True))
         return [known[pair] for pair in answers]
 
 
-def _read(path: Path, count: int) -> list[Scored] | None:
-    """Stored rewards, so many; None if there are none, or something else."""
+def _read(path: Path, call: str, count: int) -> list[Scored] | None:
+    """The stored rewards of a call, so many; None if there are none, or something else."""
     try:
-        stored: Any = read_sealed(path).get("scores")
+        content: Any = read_sealed(path)
     except BrokenRecordError:
         return None
-    if not isinstance(stored, list) or len(stored) != count:
+    stored = content.get("scores")
+    if content.get("call") != call or not isinstance(stored, list) or len(stored) != count:
         return None
     return None if not all(map(_is_score, stored)) else [Scored(float(reward), fault) for reward, fault in stored]
 

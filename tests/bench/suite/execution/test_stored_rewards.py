@@ -20,7 +20,10 @@ from thiefbench.suite.store.records import rounds_taken, write_sealed
 
 CELL = "0123456789abcdef"
 PAIRS = [("b", "two"), ("a", "one"), ("b", "two"), ("c", "\ud800 lone")]
-SAID = {"one": Scored(1.0), "two": Scored(0.0, "the judge's reply has no decision"), "\ud800 lone": Scored(0.5)}
+SAID = {"one": Scored(1.0), "two": Scored(0.0, "the judge's reply has no decision"), "\ud800 lone": Scored(0.5)} | {
+    "\U0001f600": Scored(1.0),
+    "\ud83d\ude00": Scored(0.0),
+}
 
 
 class Counting:
@@ -62,6 +65,24 @@ def test_other_questions_are_asked(tmp_path: Path, answers: list[tuple[str, str]
     assert judge.asked == [(sorted(set(answers)), noise)]
 
 
+def test_a_character_is_not_taken_for_its_two_surrogates(tmp_path: Path) -> None:
+    stored(tmp_path)[1].score([("a", "\U0001f600")], 7)
+    judge, other = stored(tmp_path)
+    assert other.score([("a", "\ud83d\ude00")], 7) == [Scored(0.0)]
+    assert judge.asked == [([("a", "\ud83d\ude00")], 7)]
+
+
+def test_the_file_of_another_call_is_not_taken(tmp_path: Path) -> None:
+    stored(tmp_path)[1].score([("a", "one")], 7)
+    (other,) = (tmp_path / REWARDS).iterdir()
+    stored(tmp_path)[1].score([("a", "two")], 7)
+    (path,) = {*(tmp_path / REWARDS).iterdir()} - {other}
+    path.write_bytes(other.read_bytes())
+    judge, again = stored(tmp_path)
+    assert again.score([("a", "two")], 7) == [SAID["two"]]
+    assert len(judge.asked) == 1
+
+
 def test_nothing_is_stored_before_it_is_told_where(tmp_path: Path) -> None:
     judge = Counting()
     StoredRewards(judge).score(PAIRS, 7)
@@ -92,7 +113,7 @@ def test_what_is_damaged_is_asked_again(tmp_path: Path, content: bytes | dict[st
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
-        write_sealed(path, content)
+        write_sealed(path, {"call": path.stem} | content)
     judge, again = stored(tmp_path)
     assert again.score(PAIRS, 7) == [SAID[text] for _, text in PAIRS]
     assert len(judge.asked) == 1
