@@ -152,12 +152,12 @@ class Pool:
         """
         order = shuffled(seed, self.round, len(self.offered))
         offered = tuple(self.offered[i] for i in order)
+        # Copies, since a frozen dataclass can be changed all the same, and rows are made from the pool's own.
+        copies = tuple(replace(completion) for completion in offered)
         noise = key(seed, "defense", self.round)  # hashed, because the seed itself would reveal the payload
         shown = {
             "round": self.round,
-            "completions": _with_dither(offered, generator(seed, "logprobs", self.round))
-            if is_secret(seed)
-            else offered,
+            "completions": _with_dither(copies, generator(seed, "logprobs", self.round)) if is_secret(seed) else copies,
             "items": self._facts(),
             "sampling": without_setting(sampling),
             "history": tuple(history),

@@ -207,3 +207,16 @@ class Picks(Auto):
 
     def members(self) -> dict[str, Attack]:
         return {"half": Varied(self.attack, share=0.5), "names": Varied(self.attack, identities=3)}
+
+
+class Overwrites(Defense):
+    """Accepts all, and changes, against the rules, what it was shown."""
+
+    name: ClassVar[str] = "overwrites"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        for completion in view.completions:
+            object.__setattr__(completion, "reward", 1 - completion.reward)
+            object.__setattr__(completion, "ids", completion.ids[:1])
+            object.__setattr__(completion, "item_id", "another")
+        return [ACCEPT] * len(view.completions)

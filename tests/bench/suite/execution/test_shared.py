@@ -356,6 +356,13 @@ def test_a_defense_that_reads_a_clock_corrupts_nobody(tmp_path: Path) -> None:
     equal(rest, tmp_path / "shared", tmp_path / "alone")
 
 
+def test_a_defense_that_changes_what_it_was_shown_corrupts_nobody(tmp_path: Path) -> None:
+    overwriting = f"{FILE}:Overwrites"
+    both = of(overwriting, until(999))
+    first, second = [record for record in shared_and_alone(both, tmp_path) if record.cell["defense"] != "none"]
+    assert first.curves == second.curves, "both accept all, with the rewards that came"
+
+
 def test_weights_that_do_not_come_out_again_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the other cell was trained on a machine that looks the same and is not."""
     run(of("none"), tmp_path / "shared")
