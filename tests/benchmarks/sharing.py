@@ -77,8 +77,8 @@ def main() -> None:
     asked = parser.parse_args()
     evaluation = Evaluation(every=4, completions=asked.evaluated, final=asked.evaluated)
     defenses = tuple(dict.fromkeys(("none", *(asked.defense or DEFENSES))))
-    suite = load_suite(asked.suite).override("shortened", rounds=asked.rounds, evaluation=evaluation)
-    suite = replace(suite, defenses=defenses)
+    shortened = load_suite(asked.suite).override("shortened", rounds=asked.rounds, evaluation=evaluation)
+    suite = replace(shortened, defenses=defenses)
 
     alone, records_alone, bytes_alone = timed(suite, asked.threads, share=False)
     shared, records, bytes_shared = timed(suite, asked.threads, share=True)

@@ -57,9 +57,9 @@ class StoredRewards:
         if self._folder is None:
             return self._judge.score(answers, noise)
         pairs = sorted(set(answers))
-        call = digest(ascii([noise, pairs]))  # unlike JSON, tells two lone surrogates from the character of the pair
+        call = digest(repr([noise, pairs]))  # JSON writes two lone surrogates like the character of the pair
         path = self._folder / f"{call}.json"
-        if (scores := _read(path, call, len(pairs))) is None:
+        if (scores := _read(path, len(pairs))) is None:
             scores = self._judge.score(pairs, noise)
             with suppress(OSError):  # a full disk; whatever a cell itself has to write will say so
                 write_sealed(path, {"call": call, "scores": [[each.reward, each.fault] for each in scores]}, self._cell)
@@ -67,14 +67,14 @@ class StoredRewards:
         return [known[pair] for pair in answers]
 
 
-def _read(path: Path, call: str, count: int) -> list[Scored] | None:
-    """The stored rewards of a call, so many; None if there are none, or something else."""
+def _read(path: Path, count: int) -> list[Scored] | None:
+    """The stored rewards of the call that a file is named after, so many; None if it has none, or something else."""
     try:
         content: Any = read_sealed(path)
     except BrokenRecordError:
         return None
     stored = content.get("scores")
-    if content.get("call") != call or not isinstance(stored, list) or len(stored) != count:
+    if content.get("call") != path.stem or not isinstance(stored, list) or len(stored) != count:
         return None
     return None if not all(map(_is_score, stored)) else [Scored(float(reward), fault) for reward, fault in stored]
 

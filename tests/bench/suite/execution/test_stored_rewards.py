@@ -20,10 +20,10 @@ from thiefbench.suite.store.records import rounds_taken, write_sealed
 
 CELL = "0123456789abcdef"
 PAIRS = [("b", "two"), ("a", "one"), ("b", "two"), ("c", "\ud800 lone")]
-SAID = {"one": Scored(1.0), "two": Scored(0.0, "the judge's reply has no decision"), "\ud800 lone": Scored(0.5)} | {
-    "\U0001f600": Scored(1.0),
-    "\ud83d\ude00": Scored(0.0),
-}
+SAID = {
+    "one": Scored(1.0), "two": Scored(0.0, "the judge's reply has no decision"), "\ud800 lone": Scored(0.5),
+    "\U0001f600": Scored(1.0), "\ud83d\ude00": Scored(0.0),
+}  # fmt: skip
 
 
 class Counting:
