@@ -6,16 +6,19 @@ In place of a shared cell that the board has published (`thiefbench.leaderboard.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.manifest import EntryModel, Sha256
 from thiefbench.suite.analysis.cell_drift import drift_scores, stored_answers
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS, Cell
 from thiefbench.suite.analysis.drift import Answers
+from thiefbench.suite.store.ranges import wrong_curve, wrong_score
+from thiefbench.suite.store.record_content import FAILED_WITH_RESULTS
 from thiefbench.suite.store.records import SCHEMA_VERSION, Point, Record, Score, Store
+from thiefbench.tasks.text import one_line
 
 DIGITS = 6
 """Significant digits of the numbers in an entry; the archive has them in full."""
@@ -69,6 +72,23 @@ class CellScores(EntryModel):
     completions_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     exchanges_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     stages_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.status == "error":
+            beside = (self.completions_sha256, self.exchanges_sha256, self.stages_sha256)
+            if self.scores or any(self.curves.values()) or self.seconds or any(beside):
+                raise ValueError(FAILED_WITH_RESULTS)
+            return self
+        if self.error:
+            raise ValueError("it has scores and an error, and a cell has one or the other")
+        for name, numbers in self.scores.items():
+            if wrong := wrong_score(name, self.attack, *numbers):
+                raise ValueError(one_line(wrong, 200))
+        for name, points in self.curves.items():
+            if wrong := wrong_curve(name, self.attack, ((number, value, None, None) for number, value in points)):
+                raise ValueError(one_line(wrong, 200))
+        return self
 
 
 class Reference(EntryModel):

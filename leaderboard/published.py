@@ -46,7 +46,10 @@ from thiefbench.suite.analysis.cell_drift import honest_drift, of_next_seed
 from thiefbench.suite.analysis.drift import Answers
 from thiefbench.suite.scenario import heading
 from thiefbench.suite.store.arithmetic import arithmetic_of
+from thiefbench.suite.store.ranges import wrong_score
+from thiefbench.suite.store.record_content import wrong_results
 from thiefbench.suite.store.records import Record, Score, identify, write_atomically
+from thiefbench.tasks.text import one_line
 
 SHARED: Final = Path(__file__).parent / "shared"
 """The published cells that came with the installed package."""
@@ -409,7 +412,14 @@ def _parsed_cell(path: Path, content: bytes) -> PublishedCell:
         raise PublishedError(f"{path} was edited after it was published")
     if identify({"cell": cell.record.parameters, **cell.record.identity}) != cell.cell_id:
         raise PublishedError(f"{path} does not hold the cell that its name says: the hash of its identity differs")
+    if wrong := wrong_results(cell.record) or _wrong_drift(cell):
+        raise PublishedError(f"{path}: {wrong}")
     return cell
+
+
+def _wrong_drift(cell: PublishedCell) -> str:
+    wrong = (wrong_score(name, str(cell.record.cell.get("attack", "")), *each) for name, each in cell.drift.items())
+    return one_line(next(filter(None, wrong), ""), 200)
 
 
 def _words(folder: Path, sha256: str) -> bytes:

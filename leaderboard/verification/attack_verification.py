@@ -51,6 +51,7 @@ from thiefbench.leaderboard.verification.rescoring import (
     SubmittedCell,
     check_completions,
     check_identity,
+    check_results,
 )
 from thiefbench.leaderboard.verification.verdict import (
     FLAGS,
@@ -219,6 +220,7 @@ class _Verifier(Questions):
             assert isinstance(cell.scores, AttackCell)
             here = identity(cell.spec, factory.against(targets[cell.scores.cell_id]))
             check_identity(cell.record, cell.spec, here=here)
+            check_results(cell.record)
             digest = file_sha256(archive.cell(cell.record.cell_id).record_path)
             try:
                 again = attack_cell(cell.record, cell.part, cell.scores.target, digest)

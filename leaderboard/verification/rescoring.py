@@ -52,6 +52,7 @@ from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.analysis.stages import stage_curves, stage_scores, stored_stages
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.record_content import wrong_results
 from thiefbench.suite.store.records import CellDir, Point, Record, Score, Store, identify, lacking, table_rows
 from thiefbench.suite.store.tables import TableError, exchanges_limit_of, stages_limit_of
 from thiefbench.tasks.base import Task
@@ -146,6 +147,7 @@ def check_record(submitted: SubmittedCell, source_sha256: str) -> None:
     """
     record = submitted.record
     check_identity(record, submitted.spec, source_sha256 if submitted.own else None)
+    check_results(record)
     if submitted.published:  # its scores were taken from the record
         return
     try:
@@ -182,6 +184,12 @@ def check_identity(
         raise InconsistentError("its record names another topology than its swarm's")
     if identify({"cell": record.parameters, **record.identity}) != record.cell_id:
         raise InconsistentError("its id is not the hash of its record's identity")
+
+
+def check_results(record: Record) -> None:
+    """Check that a record holds results that a cell may have; raises InconsistentError where a failed one holds any."""
+    if wrong := wrong_results(record):
+        raise InconsistentError(f"its record in the archive is none of a cell: {wrong}")
 
 
 def check_completions(

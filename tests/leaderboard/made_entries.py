@@ -159,7 +159,13 @@ def _record(cell: CellSpec, numbers: Numbers) -> Any:
     assert set(curves) == set(CURVES), "an entry keeps these"
     found = record.scores["asr"]
     middle, half = outcome(numbers.asr), 0.01 * (_LENGTH if lengths else 1)
-    asr = found.model_copy(update={"value": middle, "low": middle - half, "high": middle + half})
+    asr = found.model_copy(
+        update={
+            "value": middle,
+            "low": max(0.0, middle - half),
+            "high": middle + half if lengths else min(1.0, middle + half),
+        }
+    )
     return record.model_copy(update={"curves": curves, "scores": record.scores | {"asr": asr}})
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.leaderboard import made_entries
-from tests.leaderboard.scores_files import put_scores, scores_of, scores_text
+from tests.leaderboard.scores_files import put_scores, scores_of, scores_sha256, scores_text
 from thiefbench.leaderboard import entry as entries
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.cell_scores import CURVES, SHARED_SCORES, Scores, trimmed
@@ -25,6 +25,7 @@ from thiefbench.suite.store.records import Point, Record, Score
 from thiefbench.suite.suite_yaml import load_suite
 
 SPEC = "defense/mine.py:Mine(floor=-3.0)"
+FAILED = "it failed, and the record of a failed cell holds no scores"
 
 
 @pytest.fixture
@@ -137,7 +138,8 @@ def long_numbers(cell: CellSpec) -> Record:
     made = made_entries._record(cell, made_entries.Numbers())
     names = ("asr", "peak_asr", "stop_rate", "false_rejection_rate", "masked_rate", *SHARED_SCORES[1:], "mean_length")
     scores = {
-        name: Score(value=rng.random() / 30, low=rng.random() / 3000, high=rng.random(), count=19_560) for name in names
+        name: Score(value=(v := rng.random() / 30), low=v * rng.random(), high=v + (1 - v) * rng.random(), count=19_560)
+        for name in names
     }
     rounds = range(0, cell.rounds + 1, cell.evaluation.every)
     curves = {name: [Point(round=number, value=rng.random() / 30) for number in rounds] for name in CURVES}
@@ -237,6 +239,60 @@ def test_damaged_scores_have_their_sentence(entry: Entry, damage: Callable[[byte
     with pytest.raises(EntryError, match=said) as raised:
         read_entry(entry.folder)
     assert "\n" not in str(raised.value), "it is one line"
+
+
+def forged(entry: Entry, own: bool = True, **changes: Any) -> None:
+    """Change what a cell says, attacked with the entry's own defense or undefended, and sign it anew."""
+
+    def change(data: dict[str, Any]) -> None:
+        wanted = SPEC if own else "none"
+        cell = next(each for each in data["cells"] if (each["role"], each["defense"]) == ("attack", wanted))
+        for name, value in changes.items():
+            cell[name] = cell[name] | value if isinstance(value, dict) and value else value
+
+    edit(entry, SCORES, change)
+    edit(entry, MANIFEST, lambda data: data["files"].update({SCORES: scores_sha256(entry.folder)}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"scores": {"asr": [7.0, 6.0, 8.0, 100]}}, "its asr is 7, and it cannot be above 1"),
+        ({"scores": {"stop_rate": [-0.5, None, None, 100]}}, "its stop_rate is -0.5, and it cannot be below 0"),
+        ({"scores": {"mean_length": [-3.0, -4.0, 5.0, 9]}}, "its mean_length is -3, and it cannot be below 0"),
+        ({"scores": {"clean_reward": [0.9, 0.8, 1.5, 9]}}, "its clean_reward is 1.5, and it cannot be above 1"),
+        ({"scores": {"clean_reward of micro-math": [2, 2, 2, 9]}}, "its clean_reward of micro-math is 2, and it"),
+        ({"scores": {"asr": [0.5, 0.6, 0.7, 100]}}, "its asr is 0.5, outside of its interval from 0.6 to 0.7"),
+        ({"scores": {"asr": [0.5, None, 0.4, 100]}}, "its asr is 0.5, outside of its interval from nothing to 0.4"),
+        ({"scores": {"asr": [None, 0.1, 0.2, 100]}}, "its asr has an interval and no value"),
+        ({"scores": {"asr": [0.5, 0.4, 0.6, -1]}}, "Input should be greater than or equal to 0"),
+        ({"scores": {"drift": [1.1, 1.0, 1.2, 10]}}, "its drift is 1.1, and it cannot be above 1"),
+        ({"curves": {"eval_asr": [[0, 0.0], [60, 3.0]]}}, "in round 60 of its curve, its eval_asr is 3, and it cannot"),
+        ({"curves": {"eval_asr": [[60, 0.0], [60, 0.5]]}}, "its curve eval_asr has round 60 after round 60"),
+        ({"error": "an error"}, "it has scores and an error"),
+        ({"status": "error"}, FAILED),
+        ({"status": "error", "curves": {}, "seconds": {}, "completions_sha256": ""}, FAILED),
+        ({"status": "error", "scores": {}, "seconds": {}, "completions_sha256": ""}, FAILED),
+        ({"status": "error", "scores": {}, "curves": {}, "seconds": {}}, FAILED),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("own", [True, False])
+def test_numbers_that_nothing_measures_are_refused(entry: Entry, own: bool, changes: dict[str, Any], said: str) -> None:
+    forged(entry, own, **changes)
+    with pytest.raises(EntryError, match=rf"scores\.json: cells\..*: {said}") as raised:
+        read_entry(entry.folder)
+    assert "\n" not in str(raised.value), "it is one line"
+
+
+def test_a_failed_cell_without_scores_is_read(entry: Entry) -> None:
+    nothing: dict[str, Any] = {"scores": {}, "curves": {}, "seconds": {}, "completions_sha256": ""}
+    forged(entry, status="error", error="ValueError: no", **nothing)
+    assert next(cell for cell in read_entry(entry.folder).own if cell.role == "attack").status == "error"
+
+
+def test_a_divergence_may_be_negative_and_a_length_long(entry: Entry) -> None:
+    forged(entry, scores={"divergence": [-0.004, -0.01, 0.002, 50], "mean_length": [96.0, 90.0, 99.0, 50]})
+    assert read_entry(entry.folder)
 
 
 def test_scores_beside_the_compressed_ones_are_refused(entry: Entry) -> None:

@@ -64,7 +64,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
 
 
 def score_edit(content: dict[str, Any]) -> None:
-    content["record"]["scores"]["clean_reward"]["value"] = 0.5
+    content["record"]["scores"]["clean_reward"].update(value=0.5, low=0.4, high=0.6)
 
 
 def test_what_is_published_is_small_text_without_completions(published: Board) -> None:
@@ -319,6 +319,25 @@ def test_an_edit_that_was_sealed_is_found_by_publishing_again(
     copy = copy_of(published, tmp_path)
     edited(copy.shared, id_of(cell_at(role)), change)
     with pytest.raises(ConflictError, match=f"with the same completions and another {what}"):
+        publish_all(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda content: content["record"]["scores"]["clean_reward"].update(value=7.0), "its clean_reward is 7, and"),
+        (lambda content: content["record"]["scores"]["asr"].update(count=-1), "its asr is no measured number"),
+        (lambda content: content["record"]["curves"]["eval_asr"][-1].update(value=-1.0), "its eval_asr is -1, outside"),
+        (lambda content: content["drift"].update(drift=[2.0, 2.0, 2.0, 16]), "its drift is 2, and it cannot be above"),
+        (lambda content: content["record"].update(status="error"), "the record of a failed cell holds no scores"),
+    ],
+)  # fmt: skip
+def test_numbers_that_nothing_measures_are_not_read(
+    published: Board, tmp_path: Path, change: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    copy = copy_of(published, tmp_path)
+    edited(copy.shared, id_of(cell_at("attack")), change)
+    with pytest.raises(PublishedError, match=said):
         publish_all(copy)
 
 

@@ -17,19 +17,21 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.error_messages import problem
 from thiefbench.limits import MOST_ROUNDS
 from thiefbench.suite.scenario import CellSpec
+from thiefbench.suite.store.ranges import MOST, wrong_curve, wrong_score
 from thiefbench.suite.store.records import Record
 from thiefbench.tasks.text import one_line
 
 SCORES = ("asr", "stop_rate", "false_rejection_rate", "clean_reward", "start_reward", "mean_length")
 """The scores of every finished cell."""
-_MOST = 1e12
-"""A limit far beyond any real measure; sums of such numbers do not overflow."""
+FAILED_WITH_RESULTS = "it failed, and the record of a failed cell holds no scores"
+_DIVERGING = ("grad_norm",)
+"""Curves that are not finite where a swarm diverged; nothing is computed from them."""
 
 
 def wrong_in(record: Record) -> str:
-    """What is invalid in a record of a finished cell, in a clause; empty if nothing is."""
+    """What is invalid in a record, in a clause; empty if nothing is."""
     if (wrong := wrong_parameters(record)) or record.status != "ok":
-        return wrong
+        return wrong or _results_of_failed(record)
     if lacking := next((name for name in SCORES if name not in record.scores), ""):
         return f"it has no {lacking}"
     return _wrong_number(record)
@@ -53,13 +55,43 @@ def wrong_parameters(record: Record) -> str:
     return ""
 
 
+def wrong_results(record: Record) -> str:
+    """Why the results of a record are none of the benchmark's own cells, in a clause; empty if they may be one's.
+
+    Stricter than `wrong_in`, whose records may be of a user's own attack and task: a number must be one that the
+    measure of its name can have.
+    """
+    if record.status != "ok":
+        return _results_of_failed(record)
+    if wrong := _wrong_number(record):
+        return wrong
+    attack = str(record.cell.get("attack", ""))
+    wrong_scores = (
+        wrong_score(name, attack, score.value, score.low, score.high, score.count)
+        for name, score in (record.scores | record.other_rules).items()
+    )
+    wrong_curves = (
+        wrong_curve(name, attack, [(each.round, each.value, each.low, each.high) for each in points])
+        for name, points in record.curves.items()
+        if name not in _DIVERGING
+    )
+    return one_line(next(filter(None, (*wrong_scores, *wrong_curves)), ""), 200)
+
+
+def _results_of_failed(record: Record) -> str:
+    held = record.scores or record.other_rules or any(record.curves.values()) or record.completions_sha256
+    return FAILED_WITH_RESULTS if held else ""
+
+
 def _wrong_number(record: Record) -> str:
-    rounds = record.cell["rounds"]
-    for name, score in record.scores.items():
-        if not 0 <= score.count <= _MOST or not all(map(_sound, (score.value, score.low, score.high))):
+    rounds = record.cell.get("rounds")
+    if type(rounds) is not int:
+        return "its number of rounds is not valid"
+    for name, score in (record.scores | record.other_rules).items():
+        if not 0 <= score.count <= MOST or not all(map(_sound, (score.value, score.low, score.high))):
             return one_line(f"its {name} is no measured number", 100)
     for name, points in record.curves.items():
-        if name == "grad_norm":  # of a swarm that diverged it is not finite, and nothing is computed from it
+        if name in _DIVERGING:
             continue
         for point in points:
             if not 0 <= point.round <= rounds or not all(map(_sound, (point.value, point.low, point.high))):
@@ -70,7 +102,7 @@ def _wrong_number(record: Record) -> str:
 
 
 def _sound(value: float | None) -> bool:
-    return value is None or (math.isfinite(value) and abs(value) <= _MOST)
+    return value is None or (math.isfinite(value) and abs(value) <= MOST)
 
 
 def named_alike(record: Record, entry: Mapping[str, Any]) -> bool:

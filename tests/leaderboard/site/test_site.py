@@ -214,7 +214,7 @@ class TestOwnCells:
             return Numbers()
 
         def gifted(cell: CellSpec) -> Numbers:
-            return Numbers(asr=shared(cell).asr, reward=5.0 if cell.defense.startswith("oracle") else 0.75)
+            return Numbers(asr=shared(cell).asr, reward=1.0 if cell.defense.startswith("oracle") else 0.75)
 
         verified(seen, entry(entries, "idle", prevents(0.9), STANDARD, others=idle), "re-executed")
         verified(seen, entry(entries, "gifted", prevents(0.8), STANDARD, others=gifted), "re-executed")
@@ -333,10 +333,9 @@ class TestBroken:
             ({"slug": "oracle", "name": "Mine"}, "the name of an anchor"),
             ({"says": prevents(error="CUDA is gone")}, ""),
             (
-                {"says": prevents(utility=4.0), "others": lambda c: replace(shared(c), reward=0.250001)},
+                {"says": prevents(utility=1.5), "others": lambda c: replace(shared(c), reward=0.250001)},
                 "no measurement can",
             ),
-            ({"says": prevents(rejected=-3.0)}, "gives a false rejection rate of -3.0, which is no share"),
             (
                 {"defense": "oracle(reject='drop', note='This board has moved')"},
                 "is oracle, a row of the benchmark itself, with other arguments than in trial-v1",

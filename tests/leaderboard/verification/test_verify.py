@@ -22,6 +22,7 @@ from tests.leaderboard.tiny_entries import (
     CHEATS,
     HOSTILE,
     Made,
+    copied,
     each,
     forged,
     made,
@@ -35,7 +36,7 @@ from thiefbench.cli import app
 from thiefbench.engine.keys import SECRET_BYTES, secret_seed
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.leaderboard import archive
-from thiefbench.leaderboard.cell_scores import CellScores, Scores
+from thiefbench.leaderboard.cell_scores import CellScores, Scores, trimmed
 from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.entry import write_entry
 from thiefbench.leaderboard.isolation.limits import CAPS
@@ -46,7 +47,7 @@ from thiefbench.leaderboard.verification.held_out import HeldOut
 from thiefbench.leaderboard.verification.rerunning import surroundings_apart
 from thiefbench.leaderboard.verification.verdict import Verification, read_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
-from thiefbench.suite.store.records import Record, Store, table_rows
+from thiefbench.suite.store.records import Record, Store, file_sha256, table_rows
 
 SECRET = bytes([2]) * SECRET_BYTES
 """At the first fresh seed that it gives, the undefended attack works; it draws another letter than seed 0."""
@@ -336,14 +337,34 @@ def test_scores_of_a_record_that_its_completions_do_not_give(honest: Made, tmp_p
 def test_numbers_of_a_record_that_no_float_holds(honest: Made, tmp_path: Path, where: str) -> None:
     def edit(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
         if where == "count":
-            asr = record.scores["asr"].model_copy(update={"count": 10**400})
-            return record.model_copy(update={"scores": record.scores | {"asr": asr}}), rows
+            peak = record.scores["peak_asr"].model_copy(update={"count": 10**400})
+            return record.model_copy(update={"scores": record.scores | {"peak_asr": peak}}), rows
         points = [point.model_copy(update={"round": 10**400}) for point in record.curves["eval_reward"]]
         return record.model_copy(update={"curves": record.curves | {"eval_reward": points}}), rows
 
     said = rejected(forged(honest, tmp_path, edit, undefended, rescored=False))
-    name = "asr" if where == "count" else "eval_reward"
-    assert f"its record's {name} does not follow from its completions" in said
+    wrong = "its peak_asr is no measured number" if where == "count" else "its curve eval_reward contains an invalid"
+    assert f"its record in the archive is none of a cell: {wrong}" in said
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_failed_cell_holds_no_scores(honest: Made, tmp_path: Path, own: bool) -> None:
+    """Nothing is computed again of a failed cell, so whatever its record held would be believed."""
+    store, cells = copied(honest, tmp_path / "store"), []
+    for cell in honest.entry.cells:
+        made_up = cell
+        if attacked(cell) if own else undefended(cell):
+            directory = store.cell(cell.cell_id)
+            record = directory.read()
+            assert record is not None
+            failed = {"status": "error", "error": "ValueError: no", "completions_sha256": ""}
+            record = record.model_copy(update=failed)
+            directory.write(record)
+            bare = record.model_copy(update={"scores": {}, "curves": {}, "seconds": {}})
+            made_up = trimmed(bare, cell.part, own, file_sha256(directory.record_path))
+        cells.append(made_up)
+    said = rejected(resigned(honest, tmp_path / "lie", store, cells))
+    assert "its record in the archive is none of a cell: it failed, and the record of a failed cell holds no" in said
 
 
 HONEST_EVAL = each(lambda row: {"outcome": 0.0}, lambda row: row.phase == "eval" and row.round == 4)
