@@ -54,6 +54,11 @@ def main() -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             fail("the disk is full; what was finished is kept, so make room and run the same command again")
+        if error.errno == errno.EFBIG:
+            fail(
+                "a file would be larger than may be written here; what was finished is kept, so raise the limit (see "
+                "ulimit -f) and run the same command again"
+            )
         if isinstance(error, NotRegularError):
             fail(str(error))
         if error.errno in _UNUSABLE:

@@ -303,7 +303,7 @@ def _ends_run(error: BaseException) -> bool:
     Any other is recorded as the cell's failure. So is a missing sandbox: cells that need none can still be run.
     """
     if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
     return isinstance(error, UserError) and not isinstance(error, SandboxUnavailable)
 
 

@@ -726,14 +726,28 @@ def test_a_store_that_is_a_file_is_one_sentence(cli: Cli, file: Path, tmp_path: 
     assert (tmp_path / "store").read_text() == "a file"
 
 
-def test_a_full_disk_is_one_sentence(cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, "the disk is full; what was finished is kept, so make room and run the same command again"),
+        (
+            errno.EFBIG,
+            "a file would be larger than may be written here; what was finished is kept, so raise the limit (see "
+            "ulimit -f) and run the same command again",
+        ),
+    ],
+    ids=["no space", "no larger file"],
+)
+def test_a_full_disk_is_one_sentence(
+    cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
     fsync, left = os.fsync, 4
 
     def full(descriptor: int) -> None:
         nonlocal left
         left -= 1
         if left < 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(number, os.strerror(number))
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
@@ -742,7 +756,7 @@ def test_a_full_disk_is_one_sentence(cli: Cli, file: Path, tmp_path: Path, monke
     assert ended.code == 2
     assert "Traceback" not in ended.err
     errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
-    assert errors == ["error: the disk is full; what was finished is kept, so make room and run the same command again"]
+    assert errors == [f"error: {said}"]
     assert ended.err.strip().endswith(errors[0]), "it is the last thing said"
     monkeypatch.setattr(os, "fsync", fsync)
     assert cli(*words).code == 0, "and that is what works"
