@@ -47,6 +47,8 @@ from thiefbench.suite.store.records import write_atomically
 
 ENTRY_BYTES: Final = 200_000
 """Most bytes of an entry's two JSON documents together; its source has at most `limits.FILE_BYTES`."""
+_LOOSELY, _FEW = 1.125, 64
+"""How much larger the compressed scores may be than zlib makes them here: others compress a little otherwise."""
 _MOST_PATHS: Final = 10 * MOST_FILES
 """Most files and folders that are looked at: what is said to be an entry may be the root of a disk."""
 
@@ -299,11 +301,16 @@ def scores_content(folder: Path, most: int = ENTRY_BYTES) -> bytes:
     """The JSON of an entry's scores, of at most `most` bytes; raises EntryError where it is missing or damaged."""
     path = folder / STORED_SCORES
     try:
-        return decompressed(path, bounded(path, most), most)
+        stream = bounded(path, most)
+        content = decompressed(path, stream, most)
     except FileNotFoundError as error:
         raise EntryError(f"{folder} is not an entry: it has no {path.name}") from error
     except GzipError as error:
         raise EntryError(str(error)) from error
+    # No hash covers how the content is compressed, and empty or clumsy blocks could say anything.
+    if len(stream) > _LOOSELY * len(compressed(content)) + _FEW:
+        raise EntryError(f"{path} has {len(stream):,} bytes, many more than its content compresses to")
+    return content
 
 
 def present_files(folder: Path) -> dict[str, Path]:

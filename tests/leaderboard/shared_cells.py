@@ -14,6 +14,7 @@ from tests.bench import tiny
 from tests.leaderboard.made_entries import tiny as release
 from tests.leaderboard.tiny_entries import NUMERICS, suite
 from thiefbench.leaderboard import published, rows
+from thiefbench.leaderboard.gzipped import compressed
 from thiefbench.leaderboard.publishing import Outcome, publish
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.execution.cell_identity import identity
@@ -76,7 +77,7 @@ def edited(shared: Path, cell_id: str, change: Callable[[dict[str, Any]], None],
     content = json.loads(gzip.decompress(path.read_bytes()))
     change(content)
     if not sealed:
-        path.write_bytes(gzip.compress(json.dumps(content).encode()))
+        path.write_bytes(compressed(json.dumps(content).encode()))
         return path
     cell = published.PublishedCell(**content)
     cell = cell.model_copy(update={"sealed": published._seal(cell)})

@@ -19,12 +19,15 @@ from thiefbench.leaderboard import entry as entries
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.cell_scores import CURVES, SHARED_SCORES, Scores, trimmed
 from thiefbench.leaderboard.entry import ENTRY_BYTES, Entry, EntryError, read_entry, write_entry
+from thiefbench.leaderboard.gzipped import compressed, decompressed
 from thiefbench.leaderboard.manifest import MANIFEST, SCORES, STORED_SCORES
+from thiefbench.leaderboard.published import WORDS_BYTES
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Point, Record, Score
 from thiefbench.suite.suite_yaml import load_suite
 
 SPEC = "defense/mine.py:Mine(floor=-3.0)"
+NO_HEADER = "scores.json.gz has a gzip header that thiefbench does not write"
 FAILED = "it failed, and the record of a failed cell holds no scores"
 
 
@@ -228,10 +231,34 @@ def test_damage_has_its_sentence(entry: Entry, name: str, change: Callable[[dict
         (lambda stream: stream[:-9], "scores.json.gz is damaged: its end is missing"),
         (lambda stream: stream * 2, "scores.json.gz is damaged: something follows its end"),
         (lambda stream: gzip.compress(bytes(ENTRY_BYTES + 1)), "scores.json.gz holds more than 200,000 bytes"),
-        (lambda stream: gzip.compress(bytes(ENTRY_BYTES)), "have 20.,... bytes, and at most 200,000 are allowed"),
+        (lambda stream: compressed(bytes(ENTRY_BYTES)), "have 20.,... bytes, and at most 200,000 are allowed"),
         (lambda stream: stream + bytes(ENTRY_BYTES), "scores.json.gz .*200,000 bytes"),
+        (lambda stream: stream + gzip.compress(b""), "scores.json.gz is damaged: something follows its end"),
+        (lambda stream: stream[:3] + b"\x08" + stream[4:10] + b"said\0" + stream[10:], NO_HEADER),
+        (lambda stream: stream[:3] + b"\x10" + stream[4:10] + b"said\0" + stream[10:], NO_HEADER),
+        (lambda stream: stream[:3] + b"\x04" + stream[4:10] + b"\x04\0said" + stream[10:], NO_HEADER),
+        (lambda stream: stream[:4] + b"said" + stream[8:], NO_HEADER),
+        (lambda stream: stream[:9] + b"!" + stream[10:], NO_HEADER),
+        (
+            lambda stream: stream[:10] + b"\0\0\0\xff\xff" * 200 + stream[10:],
+            "many more than its content compresses to",
+        ),
     ],
-    ids=["plain", "truncated", "doubled", "too much", "too much with the manifest", "a large file"],
+    ids=[
+        "plain",
+        "truncated",
+        "doubled",
+        "too much",
+        "too much with the manifest",
+        "a large file",
+        "a further member",
+        "a name",
+        "a comment",
+        "an extra field",
+        "a time",
+        "another system",
+        "empty blocks",
+    ],
 )
 def test_damaged_scores_have_their_sentence(entry: Entry, damage: Callable[[bytes], bytes], said: str) -> None:
     path = entry.folder / STORED_SCORES
@@ -239,6 +266,14 @@ def test_damaged_scores_have_their_sentence(entry: Entry, damage: Callable[[byte
     with pytest.raises(EntryError, match=said) as raised:
         read_entry(entry.folder)
     assert "\n" not in str(raised.value), "it is one line"
+
+
+def test_every_file_of_the_repository_is_read() -> None:
+    """Compressed by whatever machine, its header is the one that is written today."""
+    files = sorted((Path(__file__).parents[2] / "leaderboard").rglob("*.json.gz"))
+    assert len(files) > 300
+    for path in files:
+        assert decompressed(path, path.read_bytes(), WORDS_BYTES)
 
 
 def forged(entry: Entry, own: bool = True, **changes: Any) -> None:

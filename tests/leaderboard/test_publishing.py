@@ -37,6 +37,7 @@ from thiefbench.cli import app
 from thiefbench.leaderboard import published as published_module
 from thiefbench.leaderboard import submit
 from thiefbench.leaderboard.cell_scores import drifts, rounded_score
+from thiefbench.leaderboard.gzipped import compressed
 from thiefbench.leaderboard.published import (
     WORDS_BYTES,
     Published,
@@ -345,7 +346,7 @@ def edited_words(content: bytes) -> bytes:
     """The same words with another answer, compressed again."""
     words = json.loads(gzip.decompress(content))
     words["answers"][0] = words["answers"][1]
-    return gzip.compress(json.dumps(words).encode())
+    return compressed(json.dumps(words).encode())
 
 
 @pytest.mark.parametrize(
@@ -361,8 +362,12 @@ def edited_words(content: bytes) -> bytes:
         ),
         (lambda content: content + content, "is damaged: something follows its end"),
         (lambda content: gzip.compress(bytes(WORDS_BYTES + 1)), "holds more than 16,777,216 bytes"),
+        (
+            lambda content: gzip.compress(gzip.decompress(content), 9),
+            "has a gzip header that thiefbench does not write",
+        ),
     ],
-    ids=["edited", "not compressed", "truncated", "empty", "checksum", "twice", "too large"],
+    ids=["edited", "not compressed", "truncated", "empty", "checksum", "twice", "too large", "with a time"],
 )
 def test_changed_words_are_not_read(
     published: Board, tmp_path: Path, changed_file: Callable[[bytes], bytes], said: str
