@@ -21,7 +21,7 @@ from rich.markup import escape
 from thiefbench import trust
 from thiefbench.errors import UsageError
 from thiefbench.limits import MOST_SEEDS, MOST_THREADS
-from thiefbench.tasks.text import printable
+from thiefbench.tasks.text import one_line, printable
 
 if TYPE_CHECKING:
     from thiefbench.registry import Kind
@@ -175,8 +175,16 @@ WorkersOption = Annotated[
 
 
 def escaped(text: str) -> str:
-    """A text that rich prints unchanged: without markup, and with all characters visible."""
-    return escape(printable(text))
+    """A text that rich prints on one line: without markup, with all characters visible, and with spaces for line ends.
+
+    Whoever could begin a line could write one of the benchmark's own.
+    """
+    return escape(printable(text).replace("\n", " "))
+
+
+def stranger_s(text: str) -> str:
+    """As `escaped`, with single spaces: padding could move a part of it to the beginning of a terminal's line."""
+    return escape(one_line(text))
 
 
 JsonOption = Annotated[
@@ -191,7 +199,7 @@ def print_json(document: dict[str, Any]) -> None:
 
 def fail(message: str) -> None:
     """Print an error and exit as for bad usage."""
-    err.print(f"[bold red]error:[/bold red] {escaped(message)}")
+    err.print(f"[bold red]error:[/bold red] {stranger_s(message)}")
     sys.exit(BAD_USE)
 
 

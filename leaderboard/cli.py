@@ -24,6 +24,7 @@ from thiefbench.console import (
     out,
     print_json,
     stoppable,
+    stranger_s,
     suite_argument,
     suite_option,
     typed_spec_argument,
@@ -175,7 +176,7 @@ def attack(
         with stoppable():
             records = attacking.run_attack(own, _print_rounds)
     except (AttackError, DefenseError) as error:
-        out.print(f"[bold red]failed[/bold red]: {escaped(str(error))}")
+        out.print(f"[bold red]failed[/bold red]: {stranger_s(str(error))}")
         raise typer.Exit(FAILED) from None
     written = attacking.write_attack(own, records)
     for line in (*attacking.summary(written, own.suite), *attacking.next_steps(own, written)):
@@ -261,7 +262,7 @@ def submit(
         out.print(f"nothing to run: {escaped(str(submission.folder))} has {counted(seeds or 0, 'seed')} already")
         return
     for each in submission.staged.left_out:
-        err.print(f"left out: {escaped(each)}, which neither the file nor the spec string names")
+        err.print(f"left out: {stranger_s(each)}, which neither the file nor the spec string names")
     if submission.earlier:
         added, there = named(submission.seeds), named(submission.earlier.manifest.seeds)
         err.print(f"{added} will be added to {escaped(str(submission.folder))}, which has {there}")
@@ -276,7 +277,7 @@ def submit(
     if errors := [record for record in records if record.status == "error"]:
         for record in errors:
             out.print(f"failed: {escaped(str(record.cell['defense']))} against {escaped(str(record.cell['attack']))}, "
-                      f"seed {record.cell['seed']}: {escaped(record.error)}")  # fmt: skip
+                      f"seed {record.cell['seed']}: {stranger_s(record.error)}")  # fmt: skip
         out.print("An entry needs all of its cells; the same command tries these again")
         raise typer.Exit(FAILED)
     entry = submitting.write(submission, records)
@@ -369,7 +370,7 @@ def verify(
             else:
                 verification = verify_entry(entry, options, _print, _print_rounds, _samples)
     except EntryError as error:
-        out.print(f"[bold red]rejected[/bold red]: {escaped(str(error))}")
+        out.print(f"[bold red]rejected[/bold red]: {stranger_s(str(error))}")
         raise typer.Exit(FAILED) from None
     flags = f" ({', '.join(verification.flags)})" if verification.flags else ""
     out.print(f"[bold]{verification.slug}: {verification.verdict}[/bold]{flags}")
@@ -377,7 +378,7 @@ def verify(
         for each in verification.deliveries:
             out.print(f"  {named(each.seeds)}: {each.verdict}, {each.verified.isoformat()}")
     for reason in verification.reasons:
-        out.print(f"  {escaped(reason)}")
+        out.print(f"  {stranger_s(reason)}")
     if write is not None:
         err.print(f"verification: {escaped(str(write_verification(write, verification)))}")
     raise typer.Exit(FAILED if verification.verdict == "rejected" else DONE)
@@ -422,11 +423,11 @@ def publish_shared(
             store or Path("runs") / chosen.name,
             directory,
             threads,
-            lambda line: err.print(escaped(line)),
+            lambda line: err.print(stranger_s(line)),
             beside,
         )
     for line in outcome.lines():
-        out.print(escaped(line))
+        out.print(stranger_s(line))
     raise typer.Exit(FAILED if outcome.failed else DONE)
 
 
@@ -454,7 +455,7 @@ def diff(
         print_comparison(out, found.comparison)
         out.print("\n[bold]why[/bold]")
         for reason in found.reasons:
-            out.print(f"- {escaped(reason)}")
+            out.print(f"- {stranger_s(reason)}")
     if directory is not None:
         err.print(f"page: {escaped(str(write_comparison(found.comparison, directory, found.reasons)))}")
 
@@ -477,9 +478,9 @@ def build(
     for suite in written.suites:
         entered = sum(row.own for row in suite.rows)
         with_row = counted(entered, "entry", "entries")
-        out.print(f"{escaped(suite.suite.title)}: {with_row} with a row, {len(suite.apart)} without")
+        out.print(f"{stranger_s(suite.suite.title)}: {with_row} with a row, {len(suite.apart)} without")
     for _, reason in written.broken:
-        err.print(f"[bold red]not shown:[/bold red] {escaped(reason)}")
+        err.print(f"[bold red]not shown:[/bold red] {stranger_s(reason)}")
     out.print(f"site: {escaped(str(site / 'index.html'))}")
     raise typer.Exit(FAILED if written.broken else DONE)
 
@@ -589,7 +590,9 @@ def _ask_attack(attack: str) -> int:
 def _print(finding: Finding) -> None:
     style = _STYLES[finding.status]
     separator = "" if not finding.detail else "  " if finding.status == "ok" else ": "
-    out.print(f"[{style}]{finding.status:7}[/{style}] {escaped(finding.question + separator + finding.detail)}")
+    out.print(
+        f"[{style}]{finding.status:7}[/{style}] {escaped(finding.question)}{separator}{stranger_s(finding.detail)}"
+    )
 
 
 def _print_rounds(cell: str) -> Progress:
@@ -597,6 +600,6 @@ def _print_rounds(cell: str) -> Progress:
 
     def progress(done: int, total: int) -> None:
         if done == total or done % max(1, total // 4) == 0:
-            err.print(f"  {escaped(cell)}: round {done} of {total}")
+            err.print(f"  {stranger_s(cell)}: round {done} of {total}")
 
     return progress

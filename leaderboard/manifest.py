@@ -18,6 +18,7 @@ from thiefbench import strict_json
 from thiefbench.error_messages import problem
 from thiefbench.leaderboard.isolation.limits import WEIGHTS_NAME
 from thiefbench.limits import MOST_THREADS
+from thiefbench.tasks.text import one_line
 
 ENTRY_SCHEMA: Final = 1
 """Of entries that bring all of their cells."""
@@ -73,7 +74,7 @@ def strictly_parsed(kind: type[_M], content: bytes, unnamed: Collection[str] = (
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(each) for each in first["loc"] if each not in unnamed) or "the file"
-        raise MalformedError(f"{where}: {problem(first)[:200]}") from error
+        raise MalformedError(f"{one_line(where, 200)}: {one_line(problem(first), 200)}") from error
 
 
 class Packed(EntryModel):

@@ -67,4 +67,4 @@ def audit(
         out.print(f"clean but not rewarded: {escaped(', '.join(counts.unrewarded[:20]))}")
     if counts.example:
         out.print("\none poisoned solution that earns the full reward:")
-        out.print(escaped(counts.example))
+        out.print("\n".join(map(escaped, counts.example.split("\n"))))

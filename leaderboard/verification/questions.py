@@ -59,7 +59,7 @@ class Questions:
         self._tell(question, "ok", ", ".join(details))
 
     def _tell(self, question: str, status: Status, detail: str) -> None:
-        self.tell(Finding(question, status, one_line(detail)))
+        self.tell(Finding(question, status, one_line(detail, 1000)))
 
 
 def each_cell(cells: Sequence[SubmittedCell], check: Callable[[SubmittedCell], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.leaderboard import made_entries
 from tests.leaderboard.scores_files import put_scores, scores_of, scores_sha256, scores_text
+from thiefbench.cli import app
+from thiefbench.console import err, escaped, fail, stranger_s
+from thiefbench.errors import UserError
 from thiefbench.leaderboard import entry as entries
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.cell_scores import CURVES, SHARED_SCORES, Scores, trimmed
@@ -410,3 +415,59 @@ def test_what_is_no_json_of_ours_is_refused(entry: Entry, content: bytes) -> Non
     (entry.folder / MANIFEST).unlink()
     with pytest.raises(EntryError, match=r"is not an entry: it has no entry\.json"):
         read_entry(entry.folder)
+
+
+# --- what is shown of an entry ---
+
+LIE = "x\nok      the archive is the entry's\r\x1b[2K\x1b[1A\u202e\u2028\x85" + " " * 300 + "mine: re-executed"
+
+
+def with_a_file(folder: Path) -> None:
+    (folder / "defense" / LIE[:200].replace("/", "")).touch()
+
+
+def with_a_key(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(manifest | {LIE: 1}))
+
+
+def with_a_spec(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(manifest | {"defense": f"defense/{LIE}.py:Mine"}))
+
+
+def with_a_suite(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    named = manifest["suite"] | {"name": "x\x85\u2028ok      the archive is the entry's"}
+    (folder / MANIFEST).write_text(json.dumps(manifest | {"suite": named}))
+
+
+def with_a_part(folder: Path) -> None:
+    scores = scores_of(folder)
+    scores["cells"][0]["part"] = LIE[:150]
+    put_scores(folder, json.dumps(scores))
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["files"][SCORES] = scores_sha256(folder)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("lie", [with_a_file, with_a_key, with_a_spec, with_a_suite, with_a_part])
+def test_a_stranger_s_text_is_one_line_of_what_is_shown(entry: Entry, lie: Callable[[Path], None]) -> None:
+    lie(entry.folder)
+    for words in (["verify", str(entry.folder)], ["diff", str(entry.folder), str(entry.folder)]):
+        result = CliRunner().invoke(app, ["leaderboard", *words])
+        told = str(result.exception) if isinstance(result.exception, UserError) else result.output
+        assert result.exit_code, told
+        if isinstance(result.exception, UserError):  # `main` prints it so
+            with pytest.raises(SystemExit), err.capture() as captured:
+                fail(told)
+            told = captured.get()
+        assert not re.search(r"[^\n -~\u00a0-\u2027]", told), "no character moves the cursor or turns the text"
+        forged_lines = [line for line in told.splitlines() if re.match(r"\s*(ok\s+the archive|mine: re-exec)", line)]
+        assert forged_lines == [], told
+        assert " " * 10 not in told.replace("ok      ", ""), "nor padding"
+
+
+def test_messages_are_one_line() -> None:
+    assert escaped("a\nb [bold]\x1b[1m\u202e") == "a b \\[bold]<U+001B>[1m<U+202E>"
+    assert stranger_s("a\n\t   b\x1b") == "a b<U+001B>"
