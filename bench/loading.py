@@ -15,6 +15,7 @@ from typing import Any
 
 from thiefbench.errors import UserError
 from thiefbench.sources import OF_USER, is_of_package, source_files
+from thiefbench.torch_settings import torch_settings_kept
 from thiefbench.user_frames import where
 from thiefbench.user_imports import UserModule, clashes, imported
 
@@ -160,7 +161,8 @@ def _loaded(path: Path, name: str) -> ModuleType:
     module = importlib.util.module_from_spec(located)
     sys.modules[name] = module  # dataclasses and pickling look their module up there
     try:
-        located.loader.exec_module(module)
+        with torch_settings_kept():  # else results would depend on what loaded it first
+            located.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise SpecStringError(f"{path}: {type(error).__name__} while loading it: {error}{where(error)}") from error

@@ -17,6 +17,7 @@ from thiefbench.package_meaning import averaging_digest, experts_digest, package
 from thiefbench.reward_judges import reward_judge_identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ROWS_VERSION, Record, identify
+from thiefbench.torch_settings import torch_settings_kept
 from thiefbench.zoo.models import weights_fingerprint
 
 _R = TypeVar("_R")
@@ -40,22 +41,26 @@ class CellFactory(Protocol):
 
 
 class RegistryFactory:
-    """The registry, which loads the classes of defense and attack in this process."""
+    """The registry, which loads the classes of defense and attack in this process. What they set in torch is undone."""
 
+    @torch_settings_kept()
     def make(self, spec: str) -> Defense:
         """As `registry.make`."""
         defense: Defense = registry.make("defense", spec)
         return defense
 
+    @torch_settings_kept()
     def source_hash(self, spec: str) -> str:
         """As `registry.source_hash`."""
         return registry.source_hash("defense", spec)
 
+    @torch_settings_kept()
     def make_attack(self, spec: str) -> Attack:
         """As `registry.make`."""
         attack: Attack = registry.make("attack", spec)
         return attack
 
+    @torch_settings_kept()
     def attack_hash(self, spec: str) -> str:
         """As `registry.source_hash`."""
         return registry.source_hash("attack", spec)

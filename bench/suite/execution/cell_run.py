@@ -45,6 +45,7 @@ from thiefbench.suite.execution.stage_checks import check_stage_check, stage_che
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Point, Record, identify, table_rows
+from thiefbench.torch_settings import torch_settings_kept
 from thiefbench.zoo.models import resolve
 
 Progress = Callable[[int, int], None]
@@ -104,6 +105,7 @@ class _Following(LocalRuntime):
         return RehearsingSwarm(**parts, backend=self._shared.backend)
 
 
+@torch_settings_kept()
 def run_cell(
     spec: CellSpec,
     what: dict[str, Any],
@@ -118,6 +120,9 @@ def run_cell(
     shared_bytes: int = 0,
 ) -> Record:
     """Run or resume a cell, and write its record. The caller must hold the cell's lock.
+
+    Whatever its attack or defense sets in torch for the whole process ends with the cell, and what is set where these
+    are loaded and made, before its first round.
 
     Args:
         spec: the cell.
@@ -292,6 +297,7 @@ def _take_lessons(spec: CellSpec, what: dict[str, Any], swarm: PipelineSwarm) ->
     return time.perf_counter() - began
 
 
+@torch_settings_kept()
 def keep_weights_of(
     spec: CellSpec, directory: CellDir, rounds: Sequence[int], progress: Progress, stop: Callable[[], bool]
 ) -> list[int]:
@@ -330,6 +336,7 @@ def _sampled(directory: CellDir) -> dict[int, list[tuple[int, ...]]]:
     return by_round
 
 
+@torch_settings_kept()
 def build_swarm(
     spec: CellSpec,
     note: Callable[[str], None] = lambda message: None,

@@ -37,6 +37,7 @@ from thiefbench.suite.store.arithmetic import arithmetic_here, reuse_note
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, identify, rounds_taken
 from thiefbench.suite.store.runs import described
 from thiefbench.tasks.sandbox import SandboxUnavailable
+from thiefbench.torch_settings import torch_settings_kept
 from thiefbench.zoo.models import resolve
 
 
@@ -343,6 +344,7 @@ def _finished(directory: CellDir, listener: CellListener, retry_failed: bool) ->
     return None if record is not None and record.status == "error" and retry_failed else record
 
 
+@torch_settings_kept()
 def _check_requirements(cells: Sequence[CellSpec], one_seed: bool) -> None:
     """Fail before the first round if a swarm lacks what a defense requires or an attack does not fit."""
     for model in {spec.model for spec in cells}:

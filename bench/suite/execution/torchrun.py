@@ -42,6 +42,7 @@ from thiefbench.suite.execution.executors import Ledger
 from thiefbench.suite.execution.runner import work_on
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import identify, table_rows
+from thiefbench.torch_settings import torch_settings_kept
 from thiefbench.wording import counted
 
 _READY = encode({"what": "ready"})
@@ -201,6 +202,7 @@ class FollowingRank(RankRuntime):
             return None
         return cell, done
 
+    @torch_settings_kept()
     def _play(self, cell: str, done: int) -> None:
         """A cell from after round `done` on.
 
