@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,6 +15,7 @@ from thiefbench.leaderboard.checking.findings import (
     Finding,
     RuleBroken,
     RuleWarning,
+    answered,
     ask_all,
     files_are_small,
     imports_what_it_may,
@@ -96,9 +96,12 @@ def check(subject: Subject) -> Iterator[Finding]:
         SandboxUnavailable: this machine has no working sandbox, and the check is not unsafe.
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
-    with suppress(DefenseError):
+    questions, made = list(QUESTIONS), _is_made
+    try:
         warm = subject.make()  # while it lives, others start at once  # noqa: F841
-    yield from ask_all(QUESTIONS, subject, DefenseError, (_is_made, _keeps_the_contract))
+    except DefenseError as error:
+        questions, made = answered(QUESTIONS, _is_made, error)
+    yield from ask_all(questions, subject, DefenseError, (made, _keeps_the_contract))
 
 
 # --- the contract ---

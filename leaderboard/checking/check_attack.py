@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -25,6 +24,7 @@ from thiefbench.leaderboard.checking.findings import (
     Finding,
     RuleBroken,
     RuleWarning,
+    answered,
     ask_all,
     files_are_small,
     imports_what_it_may,
@@ -121,9 +121,12 @@ def check_attack(subject: AttackSubject) -> Iterator[Finding]:
         SandboxUnavailable: this machine has no working sandbox.
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
-    with suppress(AttackError):
+    questions, made = list(ATTACK_QUESTIONS), _is_made
+    try:
         warm = subject.attack  # while it lives, others start at once  # noqa: F841
-    yield from ask_all(ATTACK_QUESTIONS, subject, AttackError, (_is_made, _fits, _submits))
+    except AttackError as error:
+        questions, made = answered(ATTACK_QUESTIONS, _is_made, error)
+    yield from ask_all(questions, subject, AttackError, (made, _fits, _submits))
 
 
 def _is_made(subject: AttackSubject) -> str:

@@ -7,17 +7,17 @@ every submission: sizes, imports, restarts, time and memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
-from thiefbench.defenses.aggregation.base import Aggregation
-from thiefbench.defenses.stages.base import StageCheck
+from thiefbench.defenses.aggregation.base import AVERAGING, Aggregation
+from thiefbench.defenses.stages.base import PIPELINE, StageCheck
 from thiefbench.leaderboard.checking.findings import (
     Finding,
     RuleBroken,
+    answered,
     ask_all,
     files_are_small,
     imports_what_it_may,
@@ -68,6 +68,9 @@ class RuleSubject:
 
 Rule = Callable[[RuleSubject], str]
 
+_GIVEN: Final[dict[TensorKind, str]] = {"aggregation": AVERAGING, "stage_check": PIPELINE}
+"""What swarms give that are inspected by each kind; they give nothing else that could be required."""
+
 
 class _HashSeeds:
     """Makes instances of a subject, for the contract's rules.
@@ -100,9 +103,11 @@ def check_rule(subject: RuleSubject) -> Iterator[Finding]:
         SandboxUnavailable: this machine has no working sandbox, and the check is not unsafe.
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
-    with suppress(DefenseError):
+    questions = list(QUESTIONS[subject.kind])
+    try:
         warm = subject.make()  # while it lives, others start at once  # noqa: F841
-    questions = QUESTIONS[subject.kind]
+    except DefenseError as error:
+        questions, _ = answered(questions, _is_made, error)
     first = [ask for name, ask in questions if name in (_MADE, _JOINS, _JUDGES)]
     yield from ask_all(questions, subject, DefenseError, first)
 
@@ -115,6 +120,8 @@ def _is_made(subject: RuleSubject) -> str:
         _kept(AggregationContract.test_it_has_a_name_and_requires_averaging)(subject)
     else:
         _kept(StageCheckContract.test_it_has_a_name_and_requires_a_pipeline)(subject)
+    if more := sorted(first.requires - {_GIVEN[subject.kind]}):
+        raise RuleBroken(f"it requires {' and '.join(more)}, which no swarm of its kind gives; remove that")
     name: str = first.name
     return name
 

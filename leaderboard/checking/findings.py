@@ -68,6 +68,26 @@ def ask_all(
             return
 
 
+def answered(
+    questions: Sequence[tuple[str, Ask[Subject]]], asked: Ask[Subject], fault: Exception
+) -> tuple[list[tuple[str, Ask[Subject]]], Ask[Subject]]:
+    """The same questions where one of them met a fault already, so that nobody waits for the same fault again.
+
+    Args:
+        questions: each with the function that answers it.
+        asked: the function whose question it is.
+        fault: that it met.
+
+    Returns:
+        The questions, and the function that now stands in place of `asked`.
+    """
+
+    def fails(_: Subject) -> str:
+        raise fault
+
+    return [(question, fails if ask is asked else ask) for question, ask in questions], fails
+
+
 def files_are_small(kind: Guests) -> Ask[Submitted]:
     """A question: whether the files of a submission keep within the limits."""
 

@@ -25,6 +25,7 @@ from thiefbench.sources import source_files
 from thiefbench.tasks.sandbox import backend
 from thiefbench.tasks.sandbox_session import DeadlineExceeded, Host, Session, SessionEnded
 
+_MAKING = "making it"
 LONGEST_NAME = 200
 """Characters of a guest's name."""
 
@@ -75,7 +76,7 @@ class Guest:
             self.caps.memory,
             self.caps.printed,
         )
-        description = self._exchange("making it", None, [], self.caps.seconds, None)
+        description = self._exchange(_MAKING, None, [], min(self.caps.making_seconds, self.caps.seconds), None)
         name = description.get("name")
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             self._fail(f"has a name that is not text of 1 to {LONGEST_NAME} characters")
@@ -140,6 +141,11 @@ class Guest:
         try:
             return turn()
         except DeadlineExceeded:
+            if what == _MAKING:
+                self._fail(
+                    f"took more than {seconds:g} seconds to be loaded and constructed; end what loops there, or do it "
+                    "later"
+                )
             self._fail(f"took more than {seconds:g} seconds of its own for {what}")
         except FrameError as error:
             self._fail(f"sent {error} (in {what})")

@@ -50,6 +50,7 @@ class IsolatedRule(Guest):
     published: ClassVar[Caps]
     """Its published limits."""
     name: str
+    requires: Any
 
     def __init__(self, spec: str, caps: Caps | None = None, hash_seed: int = 0) -> None:
         self.spec, self.caps, self.name = spec, caps or self.published, spec
@@ -81,7 +82,12 @@ class IsolatedRule(Guest):
 
     def _begin(self) -> None:
         """Start the process."""
-        self._open()
+        requires = self._open().get("requires")
+        if not isinstance(requires, list) or not all(
+            isinstance(need, str) and need.isidentifier() for need in requires
+        ):
+            self._fail("requires something that is no name")
+        self.requires = frozenset(requires)  # of plain ones a constant of the class, here reported by the process
 
 
 class Isolated(IsolatedRule, Defense):

@@ -53,7 +53,8 @@ class Caps:
     """What an isolated defense or attack may use.
 
     Attributes:
-        seconds: of its own time for a round of `POOL` completions, and for every other call, such as its construction.
+        seconds: of its own time for a round of `POOL` completions, and for every other call.
+        making_seconds: of its own time to be loaded and constructed; at most `seconds`.
         service_seconds: of the policy's and the judge's time to answer its questions in such a round.
         memory: bytes of address space beyond those of Python with numpy, and with scipy where its source names it.
         message: bytes of one message of its own: a round's verdicts, a state, a question.
@@ -64,6 +65,7 @@ class Caps:
     """
 
     seconds: float = 60.0
+    making_seconds: float = 20.0
     service_seconds: float = 600.0
     memory: int = 4 << 30
     message: int = 16 << 20

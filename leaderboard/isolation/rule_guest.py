@@ -57,7 +57,7 @@ def _make(spec: str, contract: Any) -> tuple[Defense | None, dict[str, Any]]:
                 f"{type(rule).__name__} is not a subclass of {contract.__module__}.{contract.__name__}; write defenses "
                 "of another kind into a file that does not import it"
             )
-        return rule, {"number": 0, "name": rule.name}
+        return rule, {"number": 0, "name": rule.name, "requires": sorted(rule.requires)}
     except Exception as error:
         return None, {"number": 0, "failed": describe(error)}
 

@@ -105,7 +105,7 @@ class _UnconfinedRule(_Guarded):
         made = self._guarded("making it", lambda: registry.make("defense", spec))
         if not isinstance(made, contract):
             raise DefenseError(f"{spec} is not a subclass of {contract.__module__}.{contract.__name__}")
-        self._own, self.name = made, made.name
+        self._own, self.name, self.requires = made, made.name, made.requires
 
     def state(self) -> dict[str, Any]:
         """As the rule; raises DefenseError."""

@@ -25,6 +25,7 @@ from thiefbench.leaderboard.checking.check import POISON_STOPPED, QUESTIONS, Fin
 from thiefbench.leaderboard.checking.samples import RECIPES, ROUNDS, Sample, SampleRecipe, sample_of
 from thiefbench.leaderboard.isolation import limits
 from thiefbench.leaderboard.isolation.isolated import Isolated
+from thiefbench.leaderboard.isolation.limits import CAPS
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.base import Sampling
 from thiefbench.tasks.sandbox import SandboxUnavailable
@@ -282,6 +283,23 @@ def test_weights_beside_the_file_are_readable_and_others_are_not(tmp_path: Path)
 
 
 # --- the command ---
+
+
+def test_what_loops_while_it_is_loaded_is_told_after_a_short_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert CAPS.making_seconds <= 20 < CAPS.seconds
+    tried: list[float] = []
+
+    def make(self: Subject, hash_seed: int = 0) -> Isolated:
+        tried.append(CAPS.making_seconds)
+        return Isolated(self.spec, replace(CAPS, making_seconds=1.0), hash_seed)
+
+    monkeypatch.setattr(Subject, "make", make)
+    told = list(check(Subject(f"{submission(tmp_path, 'while True: pass')}:Mine", [sample()])))
+    assert told[-1].status == "FAILED"
+    assert "took more than 1 seconds to be loaded and constructed; end what loops there" in told[-1].detail
+    assert len(tried) == 1, "nobody waits for it twice"
 
 
 @pytest.fixture

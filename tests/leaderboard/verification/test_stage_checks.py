@@ -410,3 +410,23 @@ def test_submit_refuses_what_does_not_fit_before_anything_runs(tmp_path: Path, m
         submit.prepare("logit", credits, suite(), NUMERICS, tmp_path / "store", tmp_path / "entries")
     assert submit.released("pipeline-v1").title == "pipeline-v1"
     assert "the repeated work" in submit.caps(suite())
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+@pytest.mark.parametrize(
+    ("requires", "said"),
+    [
+        ("frozenset()", 'a stage check requires "pipeline"'),
+        ("frozenset({'pipeline', 'judge'})", "it requires judge, which no swarm of its kind gives; remove that"),
+    ],
+)
+def test_the_check_reads_what_it_requires(tmp_path: Path, jail: None, unsafe: bool, requires: str, said: str) -> None:
+    file = tmp_path / "wants.py"
+    file.write_text(
+        "from thiefbench.defenses.stages.base import StageCheck, StageVerdict\n\n\nclass Wants(StageCheck):\n"
+        f"    name = 'wants'\n    requires = {requires}\n\n    def check(self, view):\n"
+        "        return StageVerdict('accept')\n"
+    )
+    findings = list(check_rule(RuleSubject(f"{file}:Wants", "stage_check", unsafe)))
+    assert (findings[-1].question, findings[-1].status) == ("can be constructed from its spec string, twice", "FAILED")
+    assert findings[-1].detail.startswith(said)
