@@ -15,7 +15,7 @@ from thiefbench.leaderboard.manifest import EntryModel, Sha256
 from thiefbench.suite.analysis.cell_drift import drift_scores, stored_answers
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS, Cell
 from thiefbench.suite.analysis.drift import Answers
-from thiefbench.suite.store.ranges import wrong_curve, wrong_score
+from thiefbench.suite.store.ranges import known, wrong_curve, wrong_score
 from thiefbench.suite.store.record_content import FAILED_WITH_RESULTS
 from thiefbench.suite.store.records import SCHEMA_VERSION, Point, Record, Score, Store
 from thiefbench.tasks.text import one_line
@@ -82,6 +82,10 @@ class CellScores(EntryModel):
             return self
         if self.error:
             raise ValueError("it has scores and an error, and a cell has one or the other")
+        if not self.completions_sha256:
+            raise ValueError("it has scores and no completions that they could follow from")
+        if strange := next((name for name in (*self.scores, *self.curves) if not known(name)), None):
+            raise ValueError(f"it has {one_line(strange, 60)!r}, which no cell has")
         for name, numbers in self.scores.items():
             if wrong := wrong_score(name, self.attack, *numbers):
                 raise ValueError(one_line(wrong, 200))

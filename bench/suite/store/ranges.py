@@ -43,6 +43,11 @@ _AMOUNTS: Final = frozenset(
 """Lengths, counts and times. The divergence is none of them: its estimate may lie below 0."""
 
 
+def known(name: str) -> bool:
+    """Whether a cell has a score or a curve of this name, by itself or for one class of nodes."""
+    return name.partition(" of ")[0] in _OUTCOMES | _SHARES | _AMOUNTS | {"divergence"}
+
+
 def wrong_score(name: str, attack: str, value: float | None, low: float | None, high: float | None, count: int) -> str:
     """Why a score is no measured number, in a clause; empty if it may be one.
 
