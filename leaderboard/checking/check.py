@@ -96,7 +96,8 @@ def check(subject: Subject) -> Iterator[Finding]:
         SandboxUnavailable: this machine has no working sandbox, and the check is not unsafe.
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
-    questions, made = list(QUESTIONS), _is_made
+    questions = list(QUESTIONS)
+    made: Callable[[Subject], str] = _is_made
     try:
         warm = subject.make()  # while it lives, others start at once  # noqa: F841
     except DefenseError as error:

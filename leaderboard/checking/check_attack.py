@@ -121,7 +121,8 @@ def check_attack(subject: AttackSubject) -> Iterator[Finding]:
         SandboxUnavailable: this machine has no working sandbox.
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
-    questions, made = list(ATTACK_QUESTIONS), _is_made
+    questions = list(ATTACK_QUESTIONS)
+    made: Callable[[AttackSubject], str] = _is_made
     try:
         warm = subject.attack  # while it lives, others start at once  # noqa: F841
     except AttackError as error:
