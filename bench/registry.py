@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from thiefbench import trust
+from thiefbench.argument_types import wrong_type
 from thiefbench.attacks.base import Attack
 from thiefbench.attacks.exchange.base import WeightAttack
 from thiefbench.attacks.stages.base import StageAttack
@@ -200,7 +201,7 @@ def make(kind: Kind, spec: str) -> Any:
     plugin = find(kind, parsed.target)
     _check_arguments(kind, parsed, plugin)
     if kind == "task":
-        _check_items(parsed, plugin)
+        _check_size(parsed, plugin)
     if inspect.isabstract(plugin):
         raise SpecStringError(f"{kind} {spec}: {_lacking(plugin)}")
     inner = _of_inner(make, kind, parsed, plugin)
@@ -220,8 +221,9 @@ def make(kind: Kind, spec: str) -> Any:
 def check_names(kind: Kind, spec: str) -> None:
     """Raise the errors of `make` about names, as far as they can be found without running the plugin's code.
 
-    These are undeclared names, missing files and, for declared classes, unknown arguments. A declared class is loaded
-    only to look up its arguments, and a user's own class not at all, so that typing errors are reported at once.
+    These are undeclared names, missing files and, for declared classes, unknown arguments and values of another type.
+    A declared class is loaded only to look up its arguments, and a user's own class not at all, so that typing errors
+    are reported at once.
 
     Raises:
         SpecStringError: a name is wrong or the spec string is malformed, at any level of nesting.
@@ -245,7 +247,8 @@ def _check_arguments(kind: Kind, parsed: ParsedSpec, plugin: Any) -> None:
     """Raise an error for arguments that a constructor does not accept.
 
     Raises:
-        SpecStringError: there are such arguments; the message lists the accepted ones.
+        SpecStringError: there are such arguments, and the message lists the accepted ones; or one has another type than
+            the parameter's annotation, and the message says what to write.
     """
     signature = inspect.signature(plugin)
     known = signature.parameters
@@ -260,6 +263,14 @@ def _check_arguments(kind: Kind, parsed: ParsedSpec, plugin: Any) -> None:
         raise SpecStringError(
             f"{kind} {parsed.target}: {wrong}; {near}its arguments: {', '.join(known) or 'none'}"
         ) from error
+    is_class = inspect.isclass(plugin)
+    hints = _hints(plugin) if is_class else {}
+    for name, value in parsed.arguments.items():
+        default = known[name].default if name in known else None
+        if name not in hints or (type(default) is type(value) and default == value):  # whatever the annotation says
+            continue
+        if wanted := wrong_type(hints[name], value):
+            raise SpecStringError(f"{kind} {parsed.target}: {name} must be {wanted}, got {value!r:.100}")
 
 
 def _lacking(plugin: type) -> str:
@@ -271,20 +282,15 @@ def _lacking(plugin: type) -> str:
     return f"{plugin.__name__} lacks {methods}" + (f"; is {near[0]} misspelt?" if near else "")
 
 
-def _check_items(parsed: ParsedSpec, task: type) -> None:
-    """Refuse so many items of a generated task that making them would not end, and what is no seed.
+def _check_size(parsed: ParsedSpec, task: type) -> None:
+    """Refuse so many items of a generated task that making them would not end.
 
     Raises:
         SpecStringError: it says what to write.
     """
-    hints = _hints(task)
-    for name in ("size", "seed"):
-        if name not in parsed.arguments or hints.get(name) is not int:
-            continue
-        if type(value := parsed.arguments[name]) is not int:
-            raise SpecStringError(f"task {parsed.target}: {name} must be a whole number, got {value!r:.100}")
-        if name == "size" and value > MOST_ITEMS:
-            raise SpecStringError(f"task {parsed.target}: size must be at most {MOST_ITEMS:,}, got {value:,}")
+    size = parsed.arguments.get("size")
+    if type(size) is int and _hints(task).get("size") is int and size > MOST_ITEMS:
+        raise SpecStringError(f"task {parsed.target}: size must be at most {MOST_ITEMS:,}, got {size:,}")
 
 
 def argument(kind: Kind, parsed: ParsedSpec, name: str) -> Any:
@@ -528,7 +534,7 @@ def _hints(plugin: type) -> Mapping[str, Any]:
     """The types of a constructor's arguments; nothing where only a type checker can resolve them."""
     try:
         return get_type_hints(plugin.__init__)  # type: ignore[misc]
-    except (NameError, TypeError):
+    except (AttributeError, NameError, TypeError):
         return {}
 
 
