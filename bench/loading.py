@@ -14,10 +14,15 @@ from types import ModuleType
 from typing import Any
 
 from thiefbench.errors import UserError
+from thiefbench.regular_files import read_regular
 from thiefbench.sources import OF_USER, is_of_package, source_files
 from thiefbench.user_frames import where
 from thiefbench.user_imports import UserModule, clashes, imported
 
+_CLASS = re.compile(r"^class\s+(\w+)", re.MULTILINE)
+_MOST_SOURCE = 1 << 20
+_OFFERED = 5
+"""Most bytes of a file that is searched for classes, and most classes of it that a message names."""
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -64,6 +69,21 @@ def file_of(kind: str, target: str) -> Path:
     if path.suffix != ".py":
         raise SpecStringError(f"{kind} {target}: {place} is no Python file; its name must end in .py")
     return path
+
+
+def unnamed_class(kind: str, name: str) -> str:
+    """What to write where a spec string names a file without a class, as a sentence; empty if it seems to name none.
+
+    The file is not loaded: classes are those whose definition begins a line.
+    """
+    file = name if name.endswith(".py") else f"{name}.py"
+    try:
+        source = read_regular(Path(file).expanduser(), _MOST_SOURCE).decode("utf-8", "replace")
+    except (OSError, RuntimeError, ValueError):
+        return f"{kind} {name}: there is no file {file} that can be read" if file == name else ""
+    classes = dict.fromkeys(_CLASS.findall(source))
+    offered = " or ".join(f"{file}:{each}" for each in list(classes)[:_OFFERED])
+    return f"{kind} {name}: a file is named with its class; write {offered or f'{file}:Class'}"
 
 
 def _imported(kind: str, target: str, name: str) -> ModuleType:

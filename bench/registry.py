@@ -41,7 +41,7 @@ from thiefbench.error_messages import nearest
 from thiefbench.errors import UserError
 from thiefbench.limits import MOST_ITEMS
 from thiefbench.loading import SpecStringError as SpecStringError
-from thiefbench.loading import class_at, file_of, names_module
+from thiefbench.loading import class_at, file_of, names_module, unnamed_class
 from thiefbench.package_meaning import package_digest, room_digest
 from thiefbench.plugin_attributes import wrong_attribute
 from thiefbench.regular_files import parts_of
@@ -62,6 +62,12 @@ _BASES: dict[Kind, type] = {
     "attack": Attack, "defense": Defense, "task": Task, "aggregation": Aggregation, "weight_attack": WeightAttack,
     "stage_check": StageCheck, "stage_attack": StageAttack,
 }  # fmt: skip
+_CALLED: dict[Kind, str] = {
+    "attack": "an attack", "defense": "a defense", "task": "a task", "suite": "a suite",
+    "aggregation": "an aggregation", "weight_attack": "an attack on exchanged weights",
+    "stage_check": "a stage check", "stage_attack": "an attack on a pipeline",
+}  # fmt: skip
+"""What a message calls one of a kind."""
 _CLASS_IN_FILE = re.compile(r":\s*[^\W\d]\w*\s*")
 _LONGEST = 100_000
 """Most characters of a spec string, which may be a stranger's."""
@@ -89,11 +95,15 @@ def entry(kind: Kind, name: str) -> EntryPoint:
     """The entry point of a name; it is not loaded.
 
     Raises:
-        SpecStringError: there is no such name; the message suggests the nearest.
+        SpecStringError: there is no such name; the message says what else has this name, or suggests the nearest.
     """
     entries = _entries(kind)
     named = _wider_entries(kind)
     if name not in named:
+        if other := next((each for each in get_args(Kind) if name in _entries(each)), None):
+            raise SpecStringError(f"there is no {kind} named {name!r}; {name} is {_CALLED[other]}")
+        if kind != "suite" and (unnamed := unnamed_class(kind, name)):
+            raise SpecStringError(unnamed)
         known = ", ".join(sorted(entries))
         raise SpecStringError(f"there is no {kind} named {name!r}; {nearest(name, named)}known: {known}")
     return named[name]
@@ -180,8 +190,17 @@ def find(kind: Kind, target: str) -> Any:
     base = _BASES.get(kind)
     if base is not None and not (inspect.isclass(found) and issubclass(found, base)):
         name = getattr(found, "__name__", found)
-        raise SpecStringError(f"{kind} {target}: {name} is not a subclass of {base.__module__}.{base.__name__}")
+        wrong = f"{name} is not a subclass of {base.__module__}.{base.__name__}"
+        raise SpecStringError(f"{kind} {target}: {wrong}{_other_kind(found, base)}")
     return found
+
+
+def _other_kind(found: Any, wanted: type) -> str:
+    """What a class is instead of a subclass of another one, in a clause behind a semicolon; else nothing."""
+    for kind, base in _BASES.items():
+        if inspect.isclass(found) and issubclass(found, base) and not issubclass(wanted, base):
+            return f"; it is {_CALLED[kind]}"
+    return ""
 
 
 def make(kind: Kind, spec: str) -> Any:

@@ -110,6 +110,47 @@ def test_an_unknown_name_gets_the_nearest_and_the_whole_list(kind: registry.Kind
     assert text.endswith(f"known: {', '.join(registry.names(kind))}"), "all names are listed"
 
 
+@pytest.mark.parametrize(
+    ("kind", "wrong", "what"),
+    [
+        ("defense", "text(phrase='All hail')", "'text'; text is an attack"),
+        ("attack", "logit", "'logit'; logit is a defense"),
+        ("attack", "varied(attack='krum')", "'krum'; krum is an aggregation"),
+        ("task", "smoke", "'smoke'; smoke is a suite"),
+        ("aggregation", "blacklist", "'blacklist'; blacklist is a defense"),
+    ],
+)
+def test_a_name_of_another_kind_is_told(kind: registry.Kind, wrong: str, what: str) -> None:
+    with pytest.raises(SpecStringError) as error:
+        registry.make(kind, wrong)
+    assert sentence(error).startswith("there is no ")
+    assert sentence(error).endswith(f" named {what}")
+
+
+@pytest.mark.parametrize("written", ["mine.py", "mine", "mine.py(level=1)"])
+def test_a_file_without_a_class_is_told_its_classes(own: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    monkeypatch.chdir(own.parent)
+    own.with_name("mine.py").write_text(f"raise SystemExit('it is not loaded')\n{OWN}\nclass Other(Mine): pass\n")
+    with pytest.raises(SpecStringError) as error:
+        registry.check_names("defense", written)
+    named = written.partition("(")[0]
+    assert sentence(error) == f"defense {named}: a file is named with its class; write mine.py:Mine or mine.py:Other"
+
+
+def test_a_file_without_a_class_that_is_not_there(own: Path) -> None:
+    own.write_text("NOTHING = 0\n")
+    for written, said in ((own, f"write {own}:Class"), ("nowhere.py", "there is no file nowhere.py that can be read")):
+        with pytest.raises(SpecStringError) as error:
+            registry.make("attack", str(written))
+        assert sentence(error).endswith(said)
+
+
+def test_a_class_of_another_kind_is_told(own: Path) -> None:
+    with pytest.raises(SpecStringError) as error:
+        registry.make("attack", f"{own}:Mine")
+    assert sentence(error).endswith("Mine is not a subclass of thiefbench.attacks.base.Attack; it is a defense")
+
+
 def test_a_name_near_nothing_gets_the_list_alone() -> None:
     with pytest.raises(SpecStringError) as error:
         registry.make("defense", "qqqqqqqqqq")
