@@ -41,7 +41,7 @@ from thiefbench.error_messages import nearest
 from thiefbench.errors import UserError
 from thiefbench.limits import MOST_ITEMS
 from thiefbench.loading import SpecStringError as SpecStringError
-from thiefbench.loading import class_at, file_of, names_module, unnamed_class
+from thiefbench.loading import class_at, file_of, imports_contracts, names_module, unnamed_class
 from thiefbench.package_meaning import package_digest, room_digest
 from thiefbench.plugin_attributes import wrong_attribute
 from thiefbench.regular_files import parts_of
@@ -62,7 +62,7 @@ _BASES: dict[Kind, type] = {
     "attack": Attack, "defense": Defense, "task": Task, "aggregation": Aggregation, "weight_attack": WeightAttack,
     "stage_check": StageCheck, "stage_attack": StageAttack,
 }  # fmt: skip
-_CALLED: dict[Kind, str] = {
+CALLED: dict[Kind, str] = {
     "attack": "an attack", "defense": "a defense", "task": "a task", "suite": "a suite",
     "aggregation": "an aggregation", "weight_attack": "an attack on exchanged weights",
     "stage_check": "a stage check", "stage_attack": "an attack on a pipeline",
@@ -101,7 +101,7 @@ def entry(kind: Kind, name: str) -> EntryPoint:
     named = _wider_entries(kind)
     if name not in named:
         if other := next((each for each in get_args(Kind) if name in _entries(each)), None):
-            raise SpecStringError(f"there is no {kind} named {name!r}; {name} is {_CALLED[other]}")
+            raise SpecStringError(f"there is no {kind} named {name!r}; {name} is {CALLED[other]}")
         if kind != "suite" and (unnamed := unnamed_class(kind, name)):
             raise SpecStringError(unnamed)
         known = ", ".join(sorted(entries))
@@ -199,7 +199,7 @@ def _other_kind(found: Any, wanted: type) -> str:
     """What a class is instead of a subclass of another one, in a clause behind a semicolon; else nothing."""
     for kind, base in _BASES.items():
         if inspect.isclass(found) and issubclass(found, base) and not issubclass(wanted, base):
-            return f"; it is {_CALLED[kind]}"
+            return f"; it is {CALLED[kind]}"
     return ""
 
 
@@ -451,6 +451,24 @@ def reads_like_class(target: str) -> bool:
     """Whether a text is a class after a colon, and not a sentence or an address with a colon in it."""
     file, _, name = target.rpartition(":")
     return name.isidentifier() and (names_module(target) or file.endswith(".py"))
+
+
+def reads_like(kind: Kind, other: Kind, spec: str) -> bool:
+    """Whether a spec string seems to name one of a kind and none of another; nothing is loaded.
+
+    It does if a part is declared as such, or is a class in a file that imports only the contracts of that kind.
+
+    Raises:
+        SpecStringError: it is malformed.
+    """
+    for target in (parse(other, part).target for part in parts(other, spec)):
+        if target in _wider_entries(kind):
+            return target not in _wider_entries(other)
+        if reads_like_class(target) and not names_module(target):
+            named = {each for each in (kind, other) if imports_contracts(target, f"thiefbench.{each}s")}
+            if named == {kind}:
+                return True
+    return False
 
 
 def suite_file(name: str) -> Path:

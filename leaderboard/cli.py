@@ -14,6 +14,7 @@ from thiefbench.console import (
     DeviceOption,
     DtypeOption,
     JsonOption,
+    Other,
     StoreOption,
     ThreadsOption,
     WorkersOption,
@@ -60,7 +61,12 @@ def root() -> None:
 @app.command()
 def check(
     defense: Annotated[
-        str, typed_spec_argument("defense", help="mine.py:Mine(key=value), a name, or several defenses as a+b.")
+        str,
+        typed_spec_argument(
+            "defense",
+            other=Other("attack", "thiefbench leaderboard check-attack"),
+            help="mine.py:Mine(key=value), a name, or several defenses as a+b.",
+        ),
     ],
     suite: Annotated[
         str, suite_option(help="Suite that it is for, or a YAML file; its swarms say what a defense is given.")
@@ -113,7 +119,14 @@ def check(
 
 @app.command("check-attack")
 def check_attack(
-    attack: Annotated[str, typed_spec_argument("attack", help="mine.py:Attack(key=value), or a name.")],
+    attack: Annotated[
+        str,
+        typed_spec_argument(
+            "attack",
+            other=Other("defense", "thiefbench leaderboard check"),
+            help="mine.py:Attack(key=value), or a name.",
+        ),
+    ],
 ) -> None:
     """Check in about a minute whether an attack may be submitted; if not, say what to change."""
     from thiefbench.leaderboard.attacking.submit import checked_spec
@@ -134,7 +147,14 @@ def check_attack(
 @app.command()
 def attack(
     entry: Annotated[Path, typer.Argument(help="Directory of the entry of a listed defense.")],
-    attack: Annotated[str, typed_spec_argument("attack", help="mine.py:Attack(key=value), or a name.")],
+    attack: Annotated[
+        str,
+        typed_spec_argument(
+            "attack",
+            other=Other("defense", "thiefbench leaderboard submit"),
+            help="mine.py:Attack(key=value), or a name.",
+        ),
+    ],
     name: Annotated[str, typer.Option(help="Name of the attack on the leaderboard.")] = "",
     authors: Annotated[str, typer.Option(help="Authors of the attack, separated by commas.")] = "",
     paper: Annotated[str, typer.Option(help="Address of a paper about it: https://...")] = "",
@@ -185,7 +205,12 @@ def attack(
 @app.command()
 def submit(
     defense: Annotated[
-        str, typed_spec_argument("defense", help="mine.py:Mine(key=value), a name, or several defenses as a+b.")
+        str,
+        typed_spec_argument(
+            "defense",
+            other=Other("attack", "thiefbench leaderboard attack ENTRY"),
+            help="mine.py:Mine(key=value), a name, or several defenses as a+b.",
+        ),
     ],
     name: Annotated[str, typer.Option(help="Name of the entry on the leaderboard.")] = "",
     authors: Annotated[str, typer.Option(help="Authors of the defense, separated by commas.")] = "",

@@ -310,6 +310,36 @@ def test_what_cannot_be_shown_gets_the_command_that_can(cli: Cli, words: list[st
     assert said in sentence(cli(*words))
 
 
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["check", "logit"], "thiefbench leaderboard check"),
+        (["check-attack"], "thiefbench leaderboard check-attack"),
+        (["train"], "thiefbench zoo train"),
+    ],
+)
+def test_a_command_without_its_group_is_told_the_group(cli: Cli, words: list[str], written: str) -> None:
+    assert sentence(cli(*words)) == f"error: there is no command thiefbench {words[0]}; write {written}"
+
+
+AN_ATTACK = """
+from thiefbench.attacks.base import Attack
+class Mine(Attack): pass
+"""
+
+
+def test_attacks_and_defenses_are_told_the_command_that_takes_them(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "attack.py").write_text(AN_ATTACK)
+    (tmp_path / "defense.py").write_text(SUBMITTED)
+    for words, said in (
+        (["check", "attack.py:Mine"], "is an attack; write thiefbench leaderboard check-attack attack.py:Mine"),
+        (["submit", "text"], "text is an attack; write thiefbench leaderboard attack ENTRY text"),
+        (["check-attack", "defense.py:Mine"], "is a defense; write thiefbench leaderboard check defense.py:Mine"),
+        (["attack", ".", "krum(f=1)"], "krum(f=1) is a defense; write thiefbench leaderboard submit 'krum(f=1)'"),
+    ):  # fmt: skip
+        assert sentence(cli("leaderboard", *words)).endswith(said)
+
+
 @pytest.mark.parametrize("command", ["list", "show"])
 def test_a_command_without_its_argument_prints_its_help(cli: Cli, command: str) -> None:
     shown = cli(command)
