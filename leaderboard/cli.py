@@ -32,7 +32,7 @@ from thiefbench.console import (
 from thiefbench.errors import UsageError
 from thiefbench.leaderboard import CURRENT
 from thiefbench.limits import MOST_SEEDS, MOST_THREADS
-from thiefbench.wording import counted
+from thiefbench.wording import counted, one_of
 
 if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.check import Subject
@@ -87,7 +87,7 @@ def check(
     files(defense)  # a mistake in the spec string is reported before torch is loaded
     from thiefbench.leaderboard.checking.check import POISON_STOPPED, Subject
     from thiefbench.leaderboard.checking.check_rule import RuleSubject
-    from thiefbench.leaderboard.defense_kinds import kind_named
+    from thiefbench.leaderboard.defense_kinds import kind_named, rankable, unranked
     from thiefbench.suite.suite_yaml import load_suite
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
@@ -111,6 +111,9 @@ def check(
         findings = _ask(Subject(defense, _samples(chosen), unsafe, suite=chosen.title, swarms=swarms))
     if failed := sum(finding.status == "FAILED" for finding in findings):
         out.print(f"{escaped(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
+    elif why := unranked(suite, chosen):
+        fitting = one_of(rankable(kind))
+        out.print(f"{escaped(defense)} keeps these rules, but {escaped(why)}; check it with --suite {fitting} too")
     else:
         stops_little = any(finding.question == POISON_STOPPED and finding.status == "warning" for finding in findings)
         out.print(f"{escaped(defense)} may be submitted{', but it stopped almost nothing' if stops_little else ''}")
@@ -259,6 +262,7 @@ def submit(
     """
     from thiefbench.leaderboard import growing
     from thiefbench.leaderboard import submit as submitting
+    from thiefbench.leaderboard.defense_kinds import kind_named
     from thiefbench.leaderboard.deliveries import named
     from thiefbench.leaderboard.deliveries import partial as partial_suite
     from thiefbench.leaderboard.manifest import Numerics
@@ -270,7 +274,7 @@ def submit(
     if baseline:
         name, authors = name or defense, authors or OWN
     credits = submitting.credits_of(name, authors, paper)
-    chosen = submitting.released(suite)
+    chosen = submitting.released(suite, kind_named(defense))
     board_cells = shared or SHARED
     if threads is None and seeds is not None and (earlier := growing.begun(directory / credits.slug)):
         threads = earlier.numerics.threads
