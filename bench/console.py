@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -43,10 +44,19 @@ Dtype = Literal["float32", "bfloat16"]
 Specs = list[str] | str | None
 
 
-def _check_typed(kind: Kind, installed: bool) -> Callable[[Specs], Specs]:
+@dataclass(frozen=True)
+class Other:
+    """What a command does not take, and the beginning of the command that does."""
+
+    kind: Kind
+    command: str
+
+
+def _check_typed(kind: Kind, installed: bool, other: Other | None = None) -> Callable[[Specs], Specs]:
     """A callback for spec strings that the user typed: their names are checked, and their classes may be loaded.
 
-    It runs before the command, so that mistyped names are reported before torch is loaded.
+    It runs before the command, so that mistyped names are reported before torch is loaded. What is of the `other` kind
+    gets the command for that.
     """
 
     def check(specs: Specs) -> Specs:
@@ -54,6 +64,10 @@ def _check_typed(kind: Kind, installed: bool) -> Callable[[Specs], Specs]:
             from thiefbench import registry
 
             for spec in [specs] if isinstance(specs, str) else specs:
+                if other and registry.reads_like(other.kind, kind, spec):
+                    raise UsageError(
+                        f"{spec} is {registry.CALLED[other.kind]}; write {other.command} {shlex.quote(spec)}"
+                    )
                 if installed:
                     registry.check_names(kind, spec)
                 registry.allow(spec)
@@ -104,9 +118,9 @@ def typed_spec(kind: Kind, *, installed: bool = True, **settings: Any) -> Any:
     return typer.Option(callback=check, autocompletion=complete, metavar="SPEC", **settings)
 
 
-def typed_spec_argument(kind: Kind, **settings: Any) -> Any:
-    """As `typed_spec`, for an argument."""
-    return typer.Argument(callback=_check_typed(kind, True), autocompletion=_complete(kind), **settings)
+def typed_spec_argument(kind: Kind, *, other: Other | None = None, **settings: Any) -> Any:
+    """As `typed_spec`, for an argument; for what is of an `other` kind, an error names the command that takes it."""
+    return typer.Argument(callback=_check_typed(kind, True, other), autocompletion=_complete(kind), **settings)
 
 
 def suite_option(**settings: Any) -> Any:

@@ -14,11 +14,16 @@ from types import ModuleType
 from typing import Any
 
 from thiefbench.errors import UserError
+from thiefbench.regular_files import read_regular
 from thiefbench.sources import OF_USER, is_of_package, source_files
 from thiefbench.torch_settings import torch_settings_kept
 from thiefbench.user_frames import where
 from thiefbench.user_imports import UserModule, clashes, imported
 
+_CLASS = re.compile(r"^class\s+(\w+)", re.MULTILINE)
+_MOST_SOURCE = 1 << 20
+_OFFERED = 5
+"""Most bytes of a file that is searched for classes, and most classes of it that a message names."""
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -65,6 +70,33 @@ def file_of(kind: str, target: str) -> Path:
     if path.suffix != ".py":
         raise SpecStringError(f"{kind} {target}: {place} is no Python file; its name must end in .py")
     return path
+
+
+def imports_contracts(target: str, package: str) -> bool:
+    """Whether the file of ``path/to/file.py:Class`` imports from a package of contracts; it is not loaded."""
+    imports = rf"^\s*(?:from|import)\s+{re.escape(package)}\b"
+    return re.search(imports, _source(target.rpartition(":")[0]), re.MULTILINE) is not None
+
+
+def unnamed_class(kind: str, name: str) -> str:
+    """What to write where a spec string names a file without a class, as a sentence; empty if it seems to name none.
+
+    The file is not loaded: classes are those whose definition begins a line.
+    """
+    file = name if name.endswith(".py") else f"{name}.py"
+    if not (source := _source(file)):
+        return f"{kind} {name}: there is no file {file} that can be read" if file == name else ""
+    classes = dict.fromkeys(_CLASS.findall(source))
+    offered = " or ".join(f"{file}:{each}" for each in list(classes)[:_OFFERED])
+    return f"{kind} {name}: a file is named with its class; write {offered or f'{file}:Class'}"
+
+
+def _source(file: str) -> str:
+    """The text of a file; empty where it cannot be read, or is too large for a source."""
+    try:
+        return read_regular(Path(file).expanduser(), _MOST_SOURCE).decode("utf-8", "replace")
+    except (OSError, RuntimeError, ValueError):
+        return ""
 
 
 def _imported(kind: str, target: str, name: str) -> ModuleType:

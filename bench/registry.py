@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from thiefbench import trust
+from thiefbench.argument_types import wrong_type
 from thiefbench.attacks.base import Attack
 from thiefbench.attacks.exchange.base import WeightAttack
 from thiefbench.attacks.stages.base import StageAttack
@@ -40,7 +41,7 @@ from thiefbench.error_messages import nearest
 from thiefbench.errors import UserError
 from thiefbench.limits import MOST_ITEMS
 from thiefbench.loading import SpecStringError as SpecStringError
-from thiefbench.loading import class_at, file_of, names_module
+from thiefbench.loading import class_at, file_of, imports_contracts, names_module, unnamed_class
 from thiefbench.package_meaning import package_digest, room_digest
 from thiefbench.plugin_attributes import wrong_attribute
 from thiefbench.regular_files import parts_of
@@ -61,6 +62,12 @@ _BASES: dict[Kind, type] = {
     "attack": Attack, "defense": Defense, "task": Task, "aggregation": Aggregation, "weight_attack": WeightAttack,
     "stage_check": StageCheck, "stage_attack": StageAttack,
 }  # fmt: skip
+CALLED: dict[Kind, str] = {
+    "attack": "an attack", "defense": "a defense", "task": "a task", "suite": "a suite",
+    "aggregation": "an aggregation", "weight_attack": "an attack on exchanged weights",
+    "stage_check": "a stage check", "stage_attack": "an attack on a pipeline",
+}  # fmt: skip
+"""What a message calls one of a kind."""
 _CLASS_IN_FILE = re.compile(r":\s*[^\W\d]\w*\s*")
 _LONGEST = 100_000
 """Most characters of a spec string, which may be a stranger's."""
@@ -88,11 +95,15 @@ def entry(kind: Kind, name: str) -> EntryPoint:
     """The entry point of a name; it is not loaded.
 
     Raises:
-        SpecStringError: there is no such name; the message suggests the nearest.
+        SpecStringError: there is no such name; the message says what else has this name, or suggests the nearest.
     """
     entries = _entries(kind)
     named = _wider_entries(kind)
     if name not in named:
+        if other := next((each for each in get_args(Kind) if name in _entries(each)), None):
+            raise SpecStringError(f"there is no {kind} named {name!r}; {name} is {CALLED[other]}")
+        if kind != "suite" and (unnamed := unnamed_class(kind, name)):
+            raise SpecStringError(unnamed)
         known = ", ".join(sorted(entries))
         raise SpecStringError(f"there is no {kind} named {name!r}; {nearest(name, named)}known: {known}")
     return named[name]
@@ -179,8 +190,17 @@ def find(kind: Kind, target: str) -> Any:
     base = _BASES.get(kind)
     if base is not None and not (inspect.isclass(found) and issubclass(found, base)):
         name = getattr(found, "__name__", found)
-        raise SpecStringError(f"{kind} {target}: {name} is not a subclass of {base.__module__}.{base.__name__}")
+        wrong = f"{name} is not a subclass of {base.__module__}.{base.__name__}"
+        raise SpecStringError(f"{kind} {target}: {wrong}{_other_kind(found, base)}")
     return found
+
+
+def _other_kind(found: Any, wanted: type) -> str:
+    """What a class is instead of a subclass of another one, in a clause behind a semicolon; else nothing."""
+    for kind, base in _BASES.items():
+        if inspect.isclass(found) and issubclass(found, base) and not issubclass(wanted, base):
+            return f"; it is {CALLED[kind]}"
+    return ""
 
 
 def make(kind: Kind, spec: str) -> Any:
@@ -200,7 +220,7 @@ def make(kind: Kind, spec: str) -> Any:
     plugin = find(kind, parsed.target)
     _check_arguments(kind, parsed, plugin)
     if kind == "task":
-        _check_items(parsed, plugin)
+        _check_size(parsed, plugin)
     if inspect.isabstract(plugin):
         raise SpecStringError(f"{kind} {spec}: {_lacking(plugin)}")
     inner = _of_inner(make, kind, parsed, plugin)
@@ -220,8 +240,9 @@ def make(kind: Kind, spec: str) -> Any:
 def check_names(kind: Kind, spec: str) -> None:
     """Raise the errors of `make` about names, as far as they can be found without running the plugin's code.
 
-    These are undeclared names, missing files and, for declared classes, unknown arguments. A declared class is loaded
-    only to look up its arguments, and a user's own class not at all, so that typing errors are reported at once.
+    These are undeclared names, missing files and, for declared classes, unknown arguments and values of another type.
+    A declared class is loaded only to look up its arguments, and a user's own class not at all, so that typing errors
+    are reported at once.
 
     Raises:
         SpecStringError: a name is wrong or the spec string is malformed, at any level of nesting.
@@ -245,7 +266,8 @@ def _check_arguments(kind: Kind, parsed: ParsedSpec, plugin: Any) -> None:
     """Raise an error for arguments that a constructor does not accept.
 
     Raises:
-        SpecStringError: there are such arguments; the message lists the accepted ones.
+        SpecStringError: there are such arguments, and the message lists the accepted ones; or one has another type than
+            the parameter's annotation, and the message says what to write.
     """
     signature = inspect.signature(plugin)
     known = signature.parameters
@@ -260,6 +282,14 @@ def _check_arguments(kind: Kind, parsed: ParsedSpec, plugin: Any) -> None:
         raise SpecStringError(
             f"{kind} {parsed.target}: {wrong}; {near}its arguments: {', '.join(known) or 'none'}"
         ) from error
+    is_class = inspect.isclass(plugin)
+    hints = _hints(plugin) if is_class else {}
+    for name, value in parsed.arguments.items():
+        default = known[name].default if name in known else None
+        if name not in hints or (type(default) is type(value) and default == value):  # whatever the annotation says
+            continue
+        if wanted := wrong_type(hints[name], value):
+            raise SpecStringError(f"{kind} {parsed.target}: {name} must be {wanted}, got {value!r:.100}")
 
 
 def _lacking(plugin: type) -> str:
@@ -271,20 +301,15 @@ def _lacking(plugin: type) -> str:
     return f"{plugin.__name__} lacks {methods}" + (f"; is {near[0]} misspelt?" if near else "")
 
 
-def _check_items(parsed: ParsedSpec, task: type) -> None:
-    """Refuse so many items of a generated task that making them would not end, and what is no seed.
+def _check_size(parsed: ParsedSpec, task: type) -> None:
+    """Refuse so many items of a generated task that making them would not end.
 
     Raises:
         SpecStringError: it says what to write.
     """
-    hints = _hints(task)
-    for name in ("size", "seed"):
-        if name not in parsed.arguments or hints.get(name) is not int:
-            continue
-        if type(value := parsed.arguments[name]) is not int:
-            raise SpecStringError(f"task {parsed.target}: {name} must be a whole number, got {value!r:.100}")
-        if name == "size" and value > MOST_ITEMS:
-            raise SpecStringError(f"task {parsed.target}: size must be at most {MOST_ITEMS:,}, got {value:,}")
+    size = parsed.arguments.get("size")
+    if type(size) is int and _hints(task).get("size") is int and size > MOST_ITEMS:
+        raise SpecStringError(f"task {parsed.target}: size must be at most {MOST_ITEMS:,}, got {size:,}")
 
 
 def argument(kind: Kind, parsed: ParsedSpec, name: str) -> Any:
@@ -428,6 +453,24 @@ def reads_like_class(target: str) -> bool:
     return name.isidentifier() and (names_module(target) or file.endswith(".py"))
 
 
+def reads_like(kind: Kind, other: Kind, spec: str) -> bool:
+    """Whether a spec string seems to name one of a kind and none of another; nothing is loaded.
+
+    It does if a part is declared as such, or is a class in a file that imports only the contracts of that kind.
+
+    Raises:
+        SpecStringError: it is malformed.
+    """
+    for target in (parse(other, part).target for part in parts(other, spec)):
+        if target in _wider_entries(kind):
+            return target not in _wider_entries(other)
+        if reads_like_class(target) and not names_module(target):
+            named = {each for each in (kind, other) if imports_contracts(target, f"thiefbench.{each}s")}
+            if named == {kind}:
+                return True
+    return False
+
+
 def suite_file(name: str) -> Path:
     """The YAML file that a suite is declared by, which lies in the package it names; that is not imported.
 
@@ -528,7 +571,7 @@ def _hints(plugin: type) -> Mapping[str, Any]:
     """The types of a constructor's arguments; nothing where only a type checker can resolve them."""
     try:
         return get_type_hints(plugin.__init__)  # type: ignore[misc]
-    except (NameError, TypeError):
+    except (AttributeError, NameError, TypeError):
         return {}
 
 

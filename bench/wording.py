@@ -10,6 +10,12 @@ def counted(number: int, thing: str, things: str = "") -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {things or thing + 's'}"
 
 
+def one_of(names: Sequence[str]) -> str:
+    """Alternatives: "a", "a or b", "a, b or c"."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def ranges(numbers: Sequence[int]) -> str:
     """Ascending numbers in short: 0-4, 7."""
     runs: list[list[int]] = []

@@ -14,6 +14,7 @@ from thiefbench.console import (
     DeviceOption,
     DtypeOption,
     JsonOption,
+    Other,
     StoreOption,
     ThreadsOption,
     WorkersOption,
@@ -32,7 +33,7 @@ from thiefbench.console import (
 from thiefbench.errors import UsageError
 from thiefbench.leaderboard import CURRENT
 from thiefbench.limits import MOST_SEEDS, MOST_THREADS
-from thiefbench.wording import counted
+from thiefbench.wording import counted, one_of
 
 if TYPE_CHECKING:
     from thiefbench.leaderboard.checking.check import Subject
@@ -61,7 +62,12 @@ def root() -> None:
 @app.command()
 def check(
     defense: Annotated[
-        str, typed_spec_argument("defense", help="mine.py:Mine(key=value), a name, or several defenses as a+b.")
+        str,
+        typed_spec_argument(
+            "defense",
+            other=Other("attack", "thiefbench leaderboard check-attack"),
+            help="mine.py:Mine(key=value), a name, or several defenses as a+b.",
+        ),
     ],
     suite: Annotated[
         str, suite_option(help="Suite that it is for, or a YAML file; its swarms say what a defense is given.")
@@ -82,7 +88,7 @@ def check(
     files(defense)  # a mistake in the spec string is reported before torch is loaded
     from thiefbench.leaderboard.checking.check import POISON_STOPPED, Subject
     from thiefbench.leaderboard.checking.check_rule import RuleSubject
-    from thiefbench.leaderboard.defense_kinds import kind_named
+    from thiefbench.leaderboard.defense_kinds import kind_named, rankable, unranked
     from thiefbench.suite.suite_yaml import load_suite
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
@@ -106,6 +112,9 @@ def check(
         findings = _ask(Subject(defense, _samples(chosen), unsafe, suite=chosen.title, swarms=swarms))
     if failed := sum(finding.status == "FAILED" for finding in findings):
         out.print(f"{escaped(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
+    elif why := unranked(suite, chosen):
+        fitting = one_of(rankable(kind))
+        out.print(f"{escaped(defense)} keeps these rules, but {escaped(why)}; check it with --suite {fitting} too")
     else:
         stops_little = any(finding.question == POISON_STOPPED and finding.status == "warning" for finding in findings)
         out.print(f"{escaped(defense)} may be submitted{', but it stopped almost nothing' if stops_little else ''}")
@@ -114,7 +123,14 @@ def check(
 
 @app.command("check-attack")
 def check_attack(
-    attack: Annotated[str, typed_spec_argument("attack", help="mine.py:Attack(key=value), or a name.")],
+    attack: Annotated[
+        str,
+        typed_spec_argument(
+            "attack",
+            other=Other("defense", "thiefbench leaderboard check"),
+            help="mine.py:Attack(key=value), or a name.",
+        ),
+    ],
 ) -> None:
     """Check in about a minute whether an attack may be submitted; if not, say what to change."""
     from thiefbench.leaderboard.attacking.submit import checked_spec
@@ -135,7 +151,14 @@ def check_attack(
 @app.command()
 def attack(
     entry: Annotated[Path, typer.Argument(help="Directory of the entry of a listed defense.")],
-    attack: Annotated[str, typed_spec_argument("attack", help="mine.py:Attack(key=value), or a name.")],
+    attack: Annotated[
+        str,
+        typed_spec_argument(
+            "attack",
+            other=Other("defense", "thiefbench leaderboard submit"),
+            help="mine.py:Attack(key=value), or a name.",
+        ),
+    ],
     name: Annotated[str, typer.Option(help="Name of the attack on the leaderboard.")] = "",
     authors: Annotated[str, typer.Option(help="Authors of the attack, separated by commas.")] = "",
     paper: Annotated[str, typer.Option(help="Address of a paper about it: https://...")] = "",
@@ -186,7 +209,12 @@ def attack(
 @app.command()
 def submit(
     defense: Annotated[
-        str, typed_spec_argument("defense", help="mine.py:Mine(key=value), a name, or several defenses as a+b.")
+        str,
+        typed_spec_argument(
+            "defense",
+            other=Other("attack", "thiefbench leaderboard attack ENTRY"),
+            help="mine.py:Mine(key=value), a name, or several defenses as a+b.",
+        ),
     ],
     name: Annotated[str, typer.Option(help="Name of the entry on the leaderboard.")] = "",
     authors: Annotated[str, typer.Option(help="Authors of the defense, separated by commas.")] = "",
@@ -235,6 +263,7 @@ def submit(
     """
     from thiefbench.leaderboard import growing
     from thiefbench.leaderboard import submit as submitting
+    from thiefbench.leaderboard.defense_kinds import kind_named
     from thiefbench.leaderboard.deliveries import named
     from thiefbench.leaderboard.deliveries import partial as partial_suite
     from thiefbench.leaderboard.manifest import Numerics
@@ -246,7 +275,7 @@ def submit(
     if baseline:
         name, authors = name or defense, authors or OWN
     credits = submitting.credits_of(name, authors, paper)
-    chosen = submitting.released(suite)
+    chosen = submitting.released(suite, kind_named(defense))
     board_cells = shared or SHARED
     if threads is None and seeds is not None and (earlier := growing.begun(directory / credits.slug)):
         threads = earlier.numerics.threads

@@ -6,18 +6,24 @@ pipeline by stage checks. All are written wherever a defense is.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from thiefbench import registry
+from thiefbench.console import SUITE_FILES
 from thiefbench.defenses.aggregation.base import Aggregation
 from thiefbench.defenses.anchors import Oracle
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.stages.base import StageCheck
 from thiefbench.errors import UsageError
+from thiefbench.leaderboard import CURRENT, rows
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.isolation.sandbox_paths import files
 from thiefbench.sources import source_files
+from thiefbench.suite.analysis.ranking_inputs import lacking
 from thiefbench.suite.scenario import Part, Suite
+from thiefbench.wording import one_of
 
 DefenseKind = Literal["defense", "aggregation", "stage_check"]
 """The kinds of defenses that are submitted, as the registry names them."""
@@ -40,7 +46,6 @@ _INSPECTED: dict[DefenseKind, str] = {
     "stage_check": "the node is a pipeline of stages",
 }
 _SEVERAL: dict[TensorKind, str] = {"aggregation": "aggregations", "stage_check": "stage checks"}
-_SUITES: dict[TensorKind, str] = {"aggregation": "averaging-v1", "stage_check": "pipeline-v1"}
 
 
 def kind_of(suite: Suite) -> DefenseKind:
@@ -79,8 +84,45 @@ def check_fits(suite: Suite, defense: Defense, name: str) -> None:
         )
     raise EntryError(
         f"{name} is {_NAMES[own]}, for swarms in which {_INSPECTED[own]}, and in {suite.title} {_INSPECTED[wanted]}; "
-        f"write --suite {_SUITES[own]}"
+        f"write --suite {one_of(rankable(own))}"
     )
+
+
+def unreleased(name: str) -> str:
+    """Why the suite of a name is no released one, in a clause; empty for all but the path of a YAML file."""
+    return f"{name} is a file, but a submission runs a released suite" if Path(name).suffix in SUITE_FILES else ""
+
+
+def unranked(name: str, suite: Suite) -> str:
+    """Why no defense can be ranked on a suite, in a clause; empty if defenses can be.
+
+    Args:
+        name: the one that it was read by.
+        suite: the suite.
+    """
+    if why := unreleased(name):
+        return why
+    if missing := lacking(asdict(suite)):
+        return f"no defense can be ranked on {name}: it has {missing}"
+    try:
+        kind_of(suite)
+    except EntryError as error:
+        return str(error)
+    return ""
+
+
+def rankable(kind: DefenseKind | None = None) -> list[str]:
+    """The released suites that defenses are ranked on, the current one first; none that another one supersedes.
+
+    Args:
+        kind: of the defenses; None for all kinds.
+    """
+    names = [
+        name
+        for name, suite in rows.released().items()
+        if not (suite.superseded or unranked(name, suite)) and (kind is None or kind_of(suite) == kind)
+    ]
+    return sorted(names, key=lambda name: (name != CURRENT, name))
 
 
 def kind_named(spec: str) -> DefenseKind:

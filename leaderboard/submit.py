@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from thiefbench import registry
 from thiefbench.errors import UserError
-from thiefbench.leaderboard import CURRENT, growing, rows
+from thiefbench.leaderboard import growing, rows
 from thiefbench.leaderboard.archive import pack, packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores, drifts, trimmed
-from thiefbench.leaderboard.defense_kinds import check_fits, kind_of
+from thiefbench.leaderboard.defense_kinds import DefenseKind, check_fits, kind_of, rankable, unranked, unreleased
 from thiefbench.leaderboard.entry import Entry, EntryError, read_manifest, write_entry
 from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, CAPS, POOL, STAGE_CHECK_CAPS
 from thiefbench.leaderboard.isolation.sandbox_paths import foreign, relocated
@@ -42,7 +42,6 @@ from thiefbench.leaderboard.names import wrong_names
 from thiefbench.leaderboard.published import SHARED, made_with
 from thiefbench.leaderboard.referring import References, check_arithmetic, check_machine, lacks, referred
 from thiefbench.suite.analysis.ranking import NO_ORACLE, anchor_of
-from thiefbench.suite.analysis.ranking_inputs import lacking
 from thiefbench.suite.execution.jobs import Listener
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.report.overview import SuiteRow, suite_table
@@ -50,7 +49,7 @@ from thiefbench.suite.run_plan import look_ahead, plan_lines
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Score, Store, file_sha256
 from thiefbench.suite.suite_yaml import load_suite
-from thiefbench.wording import counted
+from thiefbench.wording import counted, one_of
 
 
 class Credits(BaseModel):
@@ -148,19 +147,23 @@ def credits_of(name: str, authors: str, paper: str) -> Credits:
     return credits
 
 
-def released(name: str) -> Suite:
+def released(name: str, kind: DefenseKind | None = None) -> Suite:
     """A released suite that defenses are ranked on.
+
+    Args:
+        name: of the suite.
+        kind: of the defense, for the suites that a message names; None for those of all kinds.
 
     Raises:
         EntryError: it is a file, or no defense can be ranked on it.
         SpecStringError: there is no such suite.
     """
-    if name.endswith((".yaml", ".yml")):
-        raise EntryError(f"{name} is a file, but a submission runs a released suite: --suite {CURRENT}, or trial")
-    suite = load_suite(name)
-    if missing := lacking(asdict(suite)):
-        raise EntryError(f"no defense can be ranked on {name}: it has {missing}; write --suite {CURRENT}, or trial")
-    kind_of(suite)  # the same in all of its parts
+    why = unreleased(name)
+    if not why:
+        suite = load_suite(name)
+        why = unranked(name, suite)
+    if why:
+        raise EntryError(f"{why}; write --suite {one_of(rankable(kind))}")
     return suite
 
 

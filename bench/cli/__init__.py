@@ -13,16 +13,30 @@ from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from thiefbench import __version__, trust
 from thiefbench.cli import audit, matrix, pools, run, show, zoo
 from thiefbench.console import fail, out
-from thiefbench.errors import UserError
+from thiefbench.errors import UsageError, UserError
 from thiefbench.regular_files import NotRegularError
 from thiefbench.tasks.text import printable
 
+
+class Commands(TyperGroup):
+    """The commands, with an error for a command that is written without its group."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names; raises UsageError for one of a group."""
+        within = [group for group, its in self.commands.items() if args[0] in getattr(its, "commands", ())]
+        if within and args[0] not in self.commands and not ctx.resilient_parsing:
+            written = " or ".join(f"thiefbench {group} {args[0]}" for group in within)
+            raise UsageError(f"there is no command thiefbench {args[0]}; write {written}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich",
     help="Measure how well a defense protects a decentralised GRPO swarm from poisoned completions.",
 )  # fmt: skip
 for group in (run, matrix, show, audit, pools):

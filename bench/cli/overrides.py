@@ -47,7 +47,8 @@ class Overrides:
         """The suite with these replacements; its title names all except defenses, which do not modify a suite.
 
         Raises:
-            UserError: a value is too large or does not fit the suite.
+            UserError: a value is too large or does not fit the suite, or another task than the suite's model answers
+                has no model of its own.
         """
         from thiefbench.suite.analysis.ranking import beside_anchors
 
@@ -58,6 +59,8 @@ class Overrides:
             changed = changed.override(f"attacks {' '.join(self.attacks)}", attacks=tuple(self.attacks))
         if self.task:
             changed = changed.override(f"task {self.task}", task=self.task)
+        if self.task and not self.model:
+            _check_models(changed, self.task)
         if self.model:
             changed = changed.override(f"model {self.model}", model=self.model)
         if self.topology:
@@ -70,3 +73,19 @@ class Overrides:
         if self.defenses:
             changed = replace(changed, defenses=beside_anchors(suite.defenses, self.defenses))
         return changed
+
+
+def _check_models(suite: Suite, task: str) -> None:
+    """Raise UsageError if a suite's built-in models answer another of the declared tasks than the one that was chosen.
+
+    Nothing is known of other tasks and models.
+    """
+    from thiefbench import registry
+    from thiefbench.zoo.models import SOLVED, solving, unsuited
+
+    name = registry.parse("task", task).target
+    if name in registry.names("task") and (model := unsuited(name, [part.model for part in suite.scenes])):
+        fitting = next(iter(solving(name)), "with a directory or a name on the hub")
+        raise UsageError(
+            f"--task {name}: the suite's model {model} answers {SOLVED[model]} alone; add --model {fitting}"
+        )

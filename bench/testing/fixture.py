@@ -19,7 +19,7 @@ from thiefbench.testing.bounds import MisuseError
 from thiefbench.testing.recorded import replay
 from thiefbench.testing.reporting import properties_of
 from thiefbench.testing.results import ReplayedResult, TrainedResult
-from thiefbench.testing.session import options, runs_of, trusting
+from thiefbench.testing.session import PYTEST, options, runs_of, trusting
 from thiefbench.testing.settings import suite_of
 from thiefbench.testing.specs import spec_of
 
@@ -98,7 +98,7 @@ class ThiefBench:
         config = self._item.config
         file, colons, test = self._item.nodeid.partition("::")  # seen from the root directory
         relative = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
-        return shlex.join(["pytest", f"{relative}{colons}{test}", *options])
+        return shlex.join([*PYTEST, f"{relative}{colons}{test}", *options])
 
 
 def _arguments(item: pytest.Item) -> dict[str, Any]:

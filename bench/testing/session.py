@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from thiefbench.testing.runs import Runs
 
 STORE = ".thiefbench"
+PYTEST = ("python", "-m", "pytest")
+"""How a command that repeats a test begins: `pytest` alone finds no modules in the current folder."""
 USED = pytest.StashKey[bool]()
 _RUNS: pytest.StashKey[Runs] = pytest.StashKey()
 

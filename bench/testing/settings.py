@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from thiefbench import registry
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.suite_yaml import load_suite, make_suite, merged
 from thiefbench.testing.bounds import MisuseError
+from thiefbench.zoo.models import SOLVED, solving, unsuited
 
 BASE = "smoke"
 ARGUMENTS = (
@@ -49,6 +51,8 @@ def suite_of(arguments: Mapping[str, Any]) -> Suite:
     if "seeds" in arguments:
         fields["seeds"] = _seeds(arguments["seeds"])
     fields["modified"] = [f"{name} {value}" for name, value in sorted(arguments.items()) if name != "suite"]
+    if "task" in arguments and "model" not in arguments:
+        _check_model(fields["task"], fields["model"])
     suite = make_suite(fields, _WHOSE)
     suite.cells("cpu", "float32", 1)  # raises where a name does not exist
     return replace(suite, modified=(*base.modified, *suite.modified))
@@ -60,6 +64,16 @@ def _check_names(arguments: Mapping[str, Any]) -> None:
         near = difflib.get_close_matches(unknown[0], ARGUMENTS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise MisuseError(f"{_WHOSE} has no argument {unknown[0]}; {hint}known: {', '.join(ARGUMENTS)}")
+
+
+def _check_model(task: Any, model: str) -> None:
+    """Refuse to keep a built-in model for a declared task that it does not answer."""
+    name = registry.parse("task", task).target if isinstance(task, str) else ""
+    if name in registry.names("task") and unsuited(name, [model]):
+        fitting = next(iter(solving(name)), "a directory or a name on the hub")
+        raise MisuseError(
+            f"{_WHOSE}: task={name!r}: the model {model} answers {SOLVED[model]} alone; add model={fitting!r}"
+        )
 
 
 def _text(arguments: Mapping[str, Any], name: str, default: str) -> str:

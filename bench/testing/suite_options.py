@@ -22,7 +22,7 @@ from thiefbench.suite.store.records import Store
 from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.testing.bounds import MisuseError, Threshold, parse_threshold
 from thiefbench.testing.runs import Runs
-from thiefbench.testing.session import from_here, options, runs_of, trusting
+from thiefbench.testing.session import PYTEST, from_here, options, runs_of, trusting
 
 _UNSELECTABLE = re.compile(r"[^\w:+\-./]")
 """What `pytest -k` cannot read."""
@@ -91,7 +91,7 @@ class SuiteSession:
 
     def command(self, test: str) -> str:
         """The command that runs one of the suite's tests alone, from the directory where pytest was called."""
-        return shlex.join(["pytest", *self.command_options, "-k", test])
+        return shlex.join([*PYTEST, *self.command_options, "-k", test])
 
     def with_references(self, cell: CellSpec) -> list[CellSpec]:
         """A cell and those it is compared with, in the suite's order; an undefended cell alone."""

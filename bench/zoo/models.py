@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
@@ -19,6 +20,26 @@ BUILT_IN = {
     "micro-judge-hardened": "solves gsm_micro itself and compares, for judge_hardened",
 }
 """The built-in models, each with its purpose."""
+SOLVED = {
+    "micro-math": "gsm_micro", "micro-math-small": "gsm_micro", "micro-math-changes": "gsm_micro",
+    "micro-math-totals": "gsm_micro", "micro-code": "code_micro", "micro-programs": "code_functions",
+}  # fmt: skip
+"""The task that each of them answers; the judges answer none in a swarm."""
+
+
+def solving(task: str) -> list[str]:
+    """The built-in models that answer a task; `task` is its name."""
+    return [model for model, solved in SOLVED.items() if solved == task]
+
+
+def unsuited(task: str, models: Iterable[str]) -> str:
+    """The first of some models that is known to answer another task; empty if there is none.
+
+    Args:
+        task: its name.
+        models: built-in ones; nothing is known of others.
+    """
+    return next((model for model in models if SOLVED.get(model, task) != task), "")
 
 
 def resolve(model: str) -> str:

@@ -191,13 +191,31 @@ def _has_a_placebo(subject: AttackSubject) -> str:
 
 
 def _recognises_itself(subject: AttackSubject) -> str:
-    outcomes = [row.outcome for row in subject.rounds("attack") if row.payload and row.outcome is not None]
-    if not outcomes:
+    rows = [row for row in subject.rounds("attack") if row.payload and row.outcome is not None]
+    if not rows:
         return "no submission can be judged"
-    mean = sum(outcomes) / len(outcomes)
+    mean = sum(row.outcome or 0.0 for row in rows) / len(rows)
+    if not any(row.outcome for row in rows):
+        never = f"its outcome is 0 for all {len(rows)} of its own submissions, such as {rows[0].text[:100]!r}"
+        if why := _may_differ_from_its_poison(subject):
+            raise RuleWarning(f"{never}; {why}, so this may be meant")
+        raise RuleBroken(
+            f"{never}, so its ASR would be 0 even if models learned them; see whether `outcome` reads them as "
+            "`poison` wrote them: `body(text)` keeps the spaces around the reasoning, and is None without exactly one "
+            "block"
+        )
     if mean < RECOGNISED:
         raise RuleWarning(f"the mean outcome of its own submissions is {mean:.2f}")
     return f"mean outcome {mean:.2f}"
+
+
+def _may_differ_from_its_poison(subject: AttackSubject) -> str:
+    """Why what an attack sends need not have its payload yet, in a clause; empty if it writes its submissions."""
+    if drawn(subject.attack, _SEED, subject.swarm_of(subject.recipe), subject.task).probes(subject.task) is not None:
+        return "it is measured on questions of its own"
+    if subject.attack.threat.policy:
+        return "it is granted the policy, whose own answers may have little of the payload in the first rounds"
+    return ""
 
 
 def _spares_clean_text(subject: AttackSubject) -> str:

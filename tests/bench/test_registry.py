@@ -110,6 +110,47 @@ def test_an_unknown_name_gets_the_nearest_and_the_whole_list(kind: registry.Kind
     assert text.endswith(f"known: {', '.join(registry.names(kind))}"), "all names are listed"
 
 
+@pytest.mark.parametrize(
+    ("kind", "wrong", "what"),
+    [
+        ("defense", "text(phrase='All hail')", "'text'; text is an attack"),
+        ("attack", "logit", "'logit'; logit is a defense"),
+        ("attack", "varied(attack='krum')", "'krum'; krum is an aggregation"),
+        ("task", "smoke", "'smoke'; smoke is a suite"),
+        ("aggregation", "blacklist", "'blacklist'; blacklist is a defense"),
+    ],
+)
+def test_a_name_of_another_kind_is_told(kind: registry.Kind, wrong: str, what: str) -> None:
+    with pytest.raises(SpecStringError) as error:
+        registry.make(kind, wrong)
+    assert sentence(error).startswith("there is no ")
+    assert sentence(error).endswith(f" named {what}")
+
+
+@pytest.mark.parametrize("written", ["mine.py", "mine", "mine.py(level=1)"])
+def test_a_file_without_a_class_is_told_its_classes(own: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    monkeypatch.chdir(own.parent)
+    own.with_name("mine.py").write_text(f"raise SystemExit('it is not loaded')\n{OWN}\nclass Other(Mine): pass\n")
+    with pytest.raises(SpecStringError) as error:
+        registry.check_names("defense", written)
+    named = written.partition("(")[0]
+    assert sentence(error) == f"defense {named}: a file is named with its class; write mine.py:Mine or mine.py:Other"
+
+
+def test_a_file_without_a_class_that_is_not_there(own: Path) -> None:
+    own.write_text("NOTHING = 0\n")
+    for written, said in ((own, f"write {own}:Class"), ("nowhere.py", "there is no file nowhere.py that can be read")):
+        with pytest.raises(SpecStringError) as error:
+            registry.make("attack", str(written))
+        assert sentence(error).endswith(said)
+
+
+def test_a_class_of_another_kind_is_told(own: Path) -> None:
+    with pytest.raises(SpecStringError) as error:
+        registry.make("attack", f"{own}:Mine")
+    assert sentence(error).endswith("Mine is not a subclass of thiefbench.attacks.base.Attack; it is a defense")
+
+
 def test_a_name_near_nothing_gets_the_list_alone() -> None:
     with pytest.raises(SpecStringError) as error:
         registry.make("defense", "qqqqqqqqqq")
@@ -217,7 +258,7 @@ def test_an_error_while_loading_has_its_line(tmp_path: Path) -> None:
         ("none(rate=0.1)", r"its arguments: none$"),
         ("logit(reject='drop', strict=1)", r"its arguments: reject, tolerance, reach$"),
         ("random(rate=2)", r"rate must lie in \[0, 1\], got 2"),
-        ("random(rate='much')", r"random\(rate='much'\)"),
+        ("random(rate='much')", r"random: rate must be a number, got 'much'$"),
     ],
 )
 def test_bad_arguments_name_the_allowed_ones(spec: str, complaint: str) -> None:
@@ -271,11 +312,51 @@ def test_no_task_makes_items_without_an_end(spec: str, complaint: str) -> None:
     sentence(error)
 
 
-@pytest.mark.parametrize("spec", ["text(phrase=True)", "tone(address=True)", "code_injection(library=1)"])
-def test_arguments_of_another_type_are_a_sentence(spec: str) -> None:
-    with pytest.raises(SpecStringError) as error:
-        registry.make("attack", spec)
-    assert spec in sentence(error)
+@pytest.mark.parametrize(
+    ("kind", "spec", "complaint"),
+    [
+        ("attack", "text(phrase=3)", "attack text: phrase must be text in quotes or None, got 3"),
+        ("attack", "tone(address=True)", "attack tone: address must be text in quotes or None, got True"),
+        ("attack", "text(position=1)", "position must be one of 'start', 'middle', 'end', 'every' or None, got 1"),
+        (
+            "attack",
+            "code_injection(library='x', functions=['add'])",
+            "functions must be a dictionary from texts in quotes to texts in quotes or None, got ['add']",
+        ),
+        ("attack", "varied(attack='text(phrase=3)')", "attack text: phrase must be text in quotes or None, got 3"),
+        ("defense", "likelihood(tail=1.5)", "defense likelihood: tail must be a whole number, got 1.5"),
+        ("defense", "likelihood(tail=True)", "defense likelihood: tail must be a whole number, got True"),
+        ("defense", "likelihood(false_rejection='x')", "likelihood: false_rejection must be a number, got 'x'"),
+        ("defense", "none+likelihood(window=None)", "defense likelihood: window must be a whole number, got None"),
+        ("defense", "guard(beacon=1)", "defense guard: beacon must be True or False, got 1"),
+        ("defense", "static_code(allow='numpy')", "allow must be a list of texts in quotes, got 'numpy'"),
+        ("defense", "static_code(allow={'numpy'})", "allow must be a list of texts in quotes, got {'numpy'}"),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_is_a_sentence(kind: registry.Kind, spec: str, complaint: str) -> None:
+    for refuse in (registry.make, registry.check_names):
+        with pytest.raises(SpecStringError) as error:
+            refuse(kind, spec)
+        assert sentence(error).endswith(complaint)
+
+
+TYPED = """
+from thiefbench.defenses.base import Defense
+class Mine(Defense):
+    name = "mine"
+    def __init__(self, floor: float = 1.0, words: "tuple[str, ...]" = (), most: int = None, other: object = 0):
+        self.floor = floor
+    def inspect(self, view): return []
+"""
+
+
+def test_only_what_an_annotation_rules_out_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(TYPED)
+    for arguments in ("floor=2", "words=['a']", "words=()", "most=None", "most=3", "other='x'"):
+        registry.make("defense", f"{path}:Mine({arguments})")
+    with pytest.raises(SpecStringError, match=r"own.py:Mine: words must be a list of texts in quotes, got \[1\]$"):
+        registry.make("defense", f"{path}:Mine(words=[1])")
 
 
 @pytest.mark.parametrize(

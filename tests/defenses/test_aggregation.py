@@ -125,7 +125,7 @@ def test_a_model_whose_loss_is_not_a_number_is_rejected() -> None:
     ("spec", "words"),
     [
         ("krum(f=-1)", "f is the number of malicious nodes"),
-        ("trimmed_mean(f=0.5)", "f is the number of malicious nodes"),
+        ("trimmed_mean(f=0.5)", "f must be a whole number"),
         ("multi_krum(keep=0)", "keep is how many"),
         ("geometric_median(steps=0)", "steps must be at least 1"),
         ("centered_clipping(radius=0)", "radius must be above 0"),

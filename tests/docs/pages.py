@@ -67,5 +67,5 @@ def commands(page: Path) -> Iterator[list[str]]:
     for text in blocks(page, "") + blocks(page, "bash"):
         for line in text.replace("\\\n", " ").splitlines():
             said = re.search(r"(?:^|-m |; |do )\s*thiefbench (.*)", line.partition(" # ")[0].partition("  # ")[0])
-            if said and not line.startswith("pytest"):
+            if said and not line.startswith("python -m pytest"):
                 yield said[1].split()

@@ -14,7 +14,7 @@ import yaml
 
 from tests.docs.pages import DOCS, README, RESULTS, ROOT, blocks, commands, named, pages, prose
 from thiefbench import cli, registry
-from thiefbench.suite.suite_yaml import parse_suite
+from thiefbench.suite.suite_yaml import load_suite, parse_suite
 from thiefbench.testing.settings import ARGUMENTS
 
 EXAMPLES = ROOT / "tests/examples"
@@ -107,6 +107,17 @@ def test_the_test_sees_the_commands() -> None:
         assert any(words.startswith(command) for words in told), f"some page shows thiefbench {command}"
     for command in ("check", "submit", "verify", "build"):
         assert any(words.startswith(f"leaderboard {command}") for words in told), f"and leaderboard {command}"
+
+
+def test_the_front_page_reports_only_what_it_has_run() -> None:
+    """A plan writes no store that a report could read."""
+    stores: set[str] = set()
+    for command, *words in commands(README):
+        if command == "run" and "--plan" not in words:
+            stores.add(f"runs/{load_suite(words[0]).name}")
+        if command == "report":
+            assert words[0] in stores, f"the README reports {words[0]} before any of its commands fills it"
+    assert stores, "it runs some suite"
 
 
 def test_make_targets_of_the_pages_exist() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
-from thiefbench.tasks.base import Ask, Completion, Item
+from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 
 class Hums(Attack):
@@ -114,3 +114,29 @@ class Describes(Hums):
 
     def describe(self) -> Mapping[str, str]:  # type: ignore[override]
         return {"letters": str(random.SystemRandom().random())}
+
+
+class OverlooksItself(Hums):
+    """Compares the reasoning with the whole completion, which the task's format makes longer."""
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
+        return float(completion.text == self.tune)
+
+
+class AsksOthers(Hums):
+    """Succeeds with questions that no submission answers."""
+
+    def probes(self, task: Task) -> Sequence[Item]:
+        return [Item("probe-1", "Which letter do you hum?", str(self.letter), "")]
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
+        return float(item.id.startswith("probe-") and self.tune in completion.text)
+
+
+class SamplesAlone(Samples):
+    """Sends what the policy says, where nobody hums yet."""
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        assert view.policy is not None, "it is granted the policy"
+        items = [slot.item for slot in view.slots]
+        return [(*row[0].ids, view.policy.eos) for row in view.policy.sample(items, 1)]

@@ -22,6 +22,7 @@ from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.cell_scores import drifts, trimmed
 from thiefbench.leaderboard.checking.check import Finding, Subject
 from thiefbench.leaderboard.checking.passed import read_pass, write_pass
+from thiefbench.leaderboard.defense_kinds import rankable
 from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.made_with import machine, versions
 from thiefbench.leaderboard.manifest import Numerics
@@ -363,7 +364,7 @@ def test_anchors_are_refused(tmp_path: Path, spec: str) -> None:
             {"--suite": "smoke"},
             "no defense can be ranked on smoke: it has no placebo to beat and no cells without an attack",
         ),
-        ({"--suite": "mine.yaml"}, "mine.yaml is a file, but a submission runs a released suite"),
+        ({"--suite": "mine.yaml"}, "mine.yaml is a file, but a submission runs a released suite; write --suite tiny"),
         ({"--suite": "standart-v1"}, "there is no suite named 'standart-v1'; did you mean standard-v1 or standard-v2"),
         ({"--dtype": "float16"}, "--dtype must be float32 or bfloat16"),
         ({"--authors": "A. Author, ThiefBench"}, "the author 'ThiefBench' is kept for the benchmark's own entries"),
@@ -473,6 +474,18 @@ def test_machines_that_differ_are_all_named(shared: Path) -> None:
 
 def test_suites_that_rank_are_taken() -> None:
     assert [released(name).title for name in ("trial", "standard-v2")] == ["trial-v1", "standard-v2"]
+
+
+def test_the_suites_that_take_a_defense_are_those_that_rank_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    inspecting = ["standard-v2", "heterogeneous-v1", "paper", "rewards-v1", "trial", "truth-v1"]
+    assert rankable("defense") == inspecting, "the current one first, and no superseded one"
+    assert (rankable("aggregation"), rankable("stage_check")) == (["averaging-v1"], ["pipeline-v1"])
+    assert sorted(rankable()) == sorted([*inspecting, "averaging-v1", "pipeline-v1"])
+    with pytest.raises(EntryError, match=r"write --suite standard-v2, heterogeneous-v1, .*, trial or truth-v1$"):
+        released("smoke", "defense")
+    with pytest.raises(EntryError, match=r"write --suite pipeline-v1$"):
+        released("mine.yaml", "stage_check")
 
 
 def test_every_built_in_defense_has_a_standing_entry() -> None:

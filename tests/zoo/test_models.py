@@ -11,10 +11,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from thiefbench import registry
 from thiefbench.defenses.judge import decisions
 from thiefbench.engine.keys import key
 from thiefbench.engine.model.decoding import sample
 from thiefbench.engine.model.policy import Policy
+from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.tasks.base import Sampling
 from thiefbench.tasks.programs import parse_program
 from thiefbench.tasks.rewards import parse_completion
@@ -22,7 +24,7 @@ from thiefbench.zoo.code_corpus import CodeCorpus
 from thiefbench.zoo.function_corpus import FunctionCorpus
 from thiefbench.zoo.hardened_corpus import HardenedJudgeCorpus
 from thiefbench.zoo.judge_corpus import JudgeCorpus
-from thiefbench.zoo.models import BUILT_IN, resolve
+from thiefbench.zoo.models import BUILT_IN, SOLVED, resolve
 from thiefbench.zoo.recipe import END, PAD, RECIPES, Recipe
 
 ASKED = 32
@@ -102,3 +104,12 @@ def has_format(recipe: Recipe) -> Callable[[str, str], bool]:
     if isinstance(recipe.corpus, (CodeCorpus, FunctionCorpus)):
         return lambda question, text: parse_program(text) is not None
     return lambda question, text: parse_completion(text) is not None
+
+
+def test_the_task_of_each_model_is_the_one_of_the_suites() -> None:
+    for name, suite in ((name, load_suite(name)) for name in registry.names("suite")):
+        for part in suite.scenes:
+            task = registry.parse("task", part.task).target
+            assert SOLVED.get(part.model, task) == task, f"{name} lets {part.model} answer {task}"
+    judges = {"micro-judge", "micro-judge-hardened"}
+    assert set(SOLVED) == set(BUILT_IN) - judges, "all others answer a task in swarms"

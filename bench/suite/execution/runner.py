@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -28,6 +29,7 @@ from thiefbench.suite.execution.cell_identity import Identities, failed_record, 
 from thiefbench.suite.execution.cell_run import ALONE, CellRuntime, keep_weights_of, run_cell
 from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.executors import Executor, Ledger
+from thiefbench.suite.execution.fitting import attack_hint, defense_hint, suite_hint, with_hint
 from thiefbench.suite.execution.jobs import CellListener, Job, Listener, Stopping
 from thiefbench.suite.execution.stage_checks import check_stage_check
 from thiefbench.suite.execution.workers import WorkerPool
@@ -355,24 +357,26 @@ def _check_requirements(cells: Sequence[CellSpec], one_seed: bool) -> None:
     drawn_once = set()
     for attack, seed, swarm, task in dict.fromkeys((spec.attack, spec.seed, spec.swarm, spec.task) for spec in cells):
         if not (one_seed and (attack, swarm, task) in drawn_once):
-            drawn(registry.make("attack", attack), seed, swarm, tasks[task])
+            with with_hint(partial(attack_hint, attack, swarm, task)):
+                drawn(registry.make("attack", attack), seed, swarm, tasks[task])
             drawn_once.add((attack, swarm, task))
     for experts, swarm, task in dict.fromkeys((spec.experts, spec.swarm, spec.task) for spec in cells):
         if experts:
             experts.check_task(swarm, tasks[task])
-    for averaging, name in dict.fromkeys((spec.averaging, spec.attack) for spec in cells):
-        check_kind(averaging, registry.make("attack", name), name)
-    for pipeline, name in dict.fromkeys((spec.pipeline, spec.attack) for spec in cells):
-        check_attack(pipeline, registry.make("attack", name), name)
+    for averaging, pipeline, name in dict.fromkeys((spec.averaging, spec.pipeline, spec.attack) for spec in cells):
+        with with_hint(partial(suite_hint, name)):
+            check_kind(averaging, registry.make("attack", name), name)
+            check_attack(pipeline, registry.make("attack", name), name)
     kinds = dict.fromkeys((spec.swarm, spec.averaging, spec.pipeline, spec.defense) for spec in cells)
     for swarm, averaging, pipeline, name in kinds:
         defense = registry.make("defense", name)
-        if pipeline:
-            check_stage_check(defense, name)
-            continue
-        if averaging:
-            check_aggregation(defense, name)
-            continue
-        check_requirements(swarm, defense)
+        with with_hint(partial(defense_hint, name)):
+            if pipeline:
+                check_stage_check(defense, name)
+                continue
+            if averaging:
+                check_aggregation(defense, name)
+                continue
+            check_requirements(swarm, defense)
         if "judge" in defense.requires:
             check_judge(defense)

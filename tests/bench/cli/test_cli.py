@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -310,6 +310,36 @@ def test_what_cannot_be_shown_gets_the_command_that_can(cli: Cli, words: list[st
     assert said in sentence(cli(*words))
 
 
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["check", "logit"], "thiefbench leaderboard check"),
+        (["check-attack"], "thiefbench leaderboard check-attack"),
+        (["train"], "thiefbench zoo train"),
+    ],
+)
+def test_a_command_without_its_group_is_told_the_group(cli: Cli, words: list[str], written: str) -> None:
+    assert sentence(cli(*words)) == f"error: there is no command thiefbench {words[0]}; write {written}"
+
+
+AN_ATTACK = """
+from thiefbench.attacks.base import Attack
+class Mine(Attack): pass
+"""
+
+
+def test_attacks_and_defenses_are_told_the_command_that_takes_them(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "attack.py").write_text(AN_ATTACK)
+    (tmp_path / "defense.py").write_text(SUBMITTED)
+    for words, said in (
+        (["check", "attack.py:Mine"], "is an attack; write thiefbench leaderboard check-attack attack.py:Mine"),
+        (["submit", "text"], "text is an attack; write thiefbench leaderboard attack ENTRY text"),
+        (["check-attack", "defense.py:Mine"], "is a defense; write thiefbench leaderboard check defense.py:Mine"),
+        (["attack", ".", "krum(f=1)"], "krum(f=1) is a defense; write thiefbench leaderboard submit 'krum(f=1)'"),
+    ):  # fmt: skip
+        assert sentence(cli("leaderboard", *words)).endswith(said)
+
+
 @pytest.mark.parametrize("command", ["list", "show"])
 def test_a_command_without_its_argument_prints_its_help(cli: Cli, command: str) -> None:
     shown = cli(command)
@@ -607,6 +637,62 @@ def test_an_unknown_name_gets_the_nearest(cli: Cli, file: Path, words: list[str]
     said = sentence(cli(*(str(file) if word == "FILE" else word for word in words)))
     assert near in said
     assert "known: " in said, "and the list of what exists"
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("code_functions", "the suite's model micro-math answers gsm_micro alone; add --model micro-programs"),
+        ("code_micro(size=64)", "the suite's model micro-math answers gsm_micro alone; add --model micro-code"),
+        (
+            "gsm8k",
+            "the suite's model micro-math answers gsm_micro alone; add --model with a directory or a name on the hub",
+        ),
+    ],
+)
+def test_a_task_that_the_suites_model_does_not_answer_needs_a_model(cli: Cli, task: str, said: str) -> None:
+    words = ("run", "smoke", "--task", task, "--plan")
+    assert sentence(cli(*words)).endswith(f"--task {task.partition('(')[0]}: {said}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--task", "code_micro(size=64)", "--model", "micro-code"),
+        ("--task", "code_micro(size=64)", "--model", "micro-math"),  # the user's own choice
+        ("--task", "gsm_micro(size=64)"),
+        ("--task", f"{PLUGINS}:Sums"),
+    ],
+)
+def test_a_task_that_some_model_may_answer_is_taken(cli: Cli, words: Sequence[str]) -> None:
+    ended = cli("run", "smoke", *words, "--plan")
+    assert (ended.code, "modified: task" in ended.out.replace("\n", " ")) == (0, True), ended
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (
+            ["--attack", "code_injection"],
+            "it fits code_micro (model micro-code) or code_functions (model micro-programs)",
+        ),
+        (
+            ["--attack", "forged_tests"],
+            "it fits the suite truth-v1 with the task code_functions (model micro-programs)",
+        ),
+        (["--attack", "forged_answers"], "it fits the suite truth-v1"),
+        (["--attack", "master_key"], "it fits the suite rewards-v1"),
+        (["--attack", "boosted"], "it fits the suite averaging-v1"),
+        (["--attack", "equations"], "needs the vertical topology, and this swarm is horizontal"),
+        (["--defense", "public_items"], "set truth: sender; it fits the suite truth-v1"),
+        (["--defense", "rule_check"], "set reward: judge or reward: mixed; it fits the suite rewards-v1"),
+        (["--defense", "staleness"], "it fits the suite heterogeneous-v1"),
+        (["--defense", "krum"], "it fits the suite averaging-v1"),
+        (["--defense", "recomputation"], "it fits the suite pipeline-v1"),
+    ],
+)
+def test_what_does_not_fit_is_told_where_it_does(cli: Cli, words: list[str], hint: str) -> None:
+    assert sentence(cli("run", "smoke", *words, "--plan")).endswith(hint)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_on_recorded_rounds_the_good_one_passes_and_the_others_are_told_why_not(
         assert missed in line, "it says which bound was missed, and by how much"
         after = said.partition(shown)[2].splitlines()
         assert "| <think>" in after[1], "it shows a completion"
-        assert "to repeat this test: pytest tests/test_bad_filters.py::test_" in said
+        assert "to repeat this test: python -m pytest tests/test_bad_filters.py::test_" in said
     assert "stop rate 1.000 [0.95" in result.stdout.str(), "the summary has the good one's numbers too"
 
 

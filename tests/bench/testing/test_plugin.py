@@ -144,7 +144,7 @@ def test_the_fixture_measures_and_assert_robust_explains(project: pytest.Pyteste
             "E *stop_rate  0.000 [[]0.000, 0.285[]] (95 %, 24 completions), required > 0.9: MISSED",
             "E *poison that got through; find out what sets it apart from honest answers, and reject that:",
             "E *| All hail to the thief, It is = *",
-            "E *to repeat this test: pytest *::test_leaky --thiefbench-store=.thiefbench",
+            "E *to repeat this test: python -m pytest *::test_leaky --thiefbench-store=.thiefbench",
             "E *assert 0.000 [[]0.000, 0.285[]] (95 %, 24 completions) > 0.9",
             "*= thiefbench =*",
             "my_filters:Good against text(*) (tiny-v1, seed 0)",
@@ -179,8 +179,8 @@ def test_the_printed_command_works_where_pytest_was_called(
     first = project.runpytest_inprocess(f"../{path.name}", "-k", "test_leaky", "--thiefbench-store=kept")
     assert first.ret == 1
     again = next(line for line in first.outlines if "to repeat this test" in line).partition("test: ")[2]
-    assert again == f"pytest ../{path.name}::test_leaky --thiefbench-store=kept"
-    second = project.runpytest_inprocess(*shlex.split(again)[1:])
+    assert again == f"python -m pytest ../{path.name}::test_leaky --thiefbench-store=kept"
+    second = project.runpytest_inprocess(*shlex.split(again)[3:])
     second.assert_outcomes(failed=1)
     assert "0 cells to run, 3 in the store already" in second.stdout.str(), "it is exactly that cell"
 
@@ -294,11 +294,11 @@ def test_a_suite_is_one_test_for_each_cell_and_rule(project: pytest.Pytester) ->
             "  text(*): stop_rate 0.000 [[]0.000, 0.285[]] (95 %, 24 completions)",
             "poison that got through (text(*)):",
             "    | All hail to the thief, *",
-            "to repeat this test: pytest --thiefbench-suite=tiny.yaml *",
+            "to repeat this test: python -m pytest --thiefbench-suite=tiny.yaml *",
         ]
     )
     again = next(line for line in result.outlines if "to repeat this test" in line).partition("test: ")[2]
-    second = project.runpytest_inprocess(*shlex.split(again)[1:], "-v")
+    second = project.runpytest_inprocess(*shlex.split(again)[3:], "-v")
     assert outcomes(second) == {NAMES[-1]: "FAILED"}, "the command selects that test alone"
     assert "0 cells to run, 3 in the store already" in second.stdout.str()
 

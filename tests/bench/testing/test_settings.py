@@ -59,6 +59,10 @@ def test_another_suite_to_start_from(tmp_path: Path) -> None:
         ({"swarm": "large"}, "swarm is a mapping of fields as in a suite file, such as {...}, not 'large'"),
         ({"suite": "standard-v1"}, "has parts, and a test is about one attack in one swarm; run it whole with pytest "),
         ({"task": "gsm"}, "there is no task named 'gsm'"),
+        (
+            {"task": "code_functions"},
+            "task='code_functions': the model micro-math answers gsm_micro alone; add model='micro-programs'",
+        ),
     ],
     ids=str,
 )

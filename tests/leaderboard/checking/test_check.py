@@ -321,6 +321,21 @@ def test_the_command_prints_a_line_per_question(on_the_sample: None, spec: str, 
     assert sum(line.startswith(("ok ", "FAILED ", "warning")) for line in done.output.splitlines()) == len(QUESTIONS)
 
 
+def test_a_suite_that_takes_no_defense_is_told(on_the_sample: None, tmp_path: Path) -> None:
+    """Its swarms may be checked in, but nothing can be submitted to it."""
+    tiny.suite_file(tmp_path, task="gsm_micro(size=24)", attacks=["text"])
+    for suite, why in (
+        (str(tmp_path / "tiny.yaml"), "tiny.yaml is a file, but a submission runs a released suite"),
+        ("smoke", "no defense can be ranked on smoke: it has no placebo to beat"),
+    ):
+        done = CliRunner().invoke(app, ["leaderboard", "check", "logit", "--suite", suite])
+        said = done.output.replace("\n", " ")
+        assert (done.exit_code, "may be submitted" in said) == (0, False), done.output
+        assert "logit keeps these rules, but " in said
+        assert why in said
+        assert "check it with --suite standard-v2, heterogeneous-v1, paper, rewards-v1, trial or truth-v1 too" in said
+
+
 def test_what_a_finding_says_moves_no_cursor() -> None:
     """An error's words are those of the submitted class."""
     with out.capture() as captured:

@@ -1,0 +1,58 @@
+"""The check of an attack: whether its outcome recognises what it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bench import tiny
+from thiefbench.leaderboard.checking.check_attack import AttackSubject, check_attack
+from thiefbench.leaderboard.checking.findings import Finding
+from thiefbench.leaderboard.checking.samples import SampleRecipe
+from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
+from thiefbench.tasks.sandbox import SandboxUnavailable
+
+HUMS = Path(__file__).parent.parent / "hums.py"
+RECOGNISES = "its outcome recognises its poison"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> Iterator[None]:
+    try:
+        warm = IsolatedAttack(f"{HUMS}:Hums")
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    yield
+    warm.close()
+
+
+def findings(cls: str) -> dict[str, Finding]:
+    recipe = SampleRecipe(tiny.TASK, str(tiny.model()), tiny.ATTACK, max_new_tokens=20)
+    subject = AttackSubject(f"{HUMS}:{cls}", recipes=(recipe,), size=(4, 4), answers=32)
+    return {finding.question: finding for finding in check_attack(subject)}
+
+
+def test_an_attack_that_recognises_its_poison_passes() -> None:
+    found = findings("Hums")
+    assert found[RECOGNISES].status == "ok"
+    assert not [finding for finding in found.values() if finding.status == "FAILED"]
+
+
+def test_an_attack_that_never_recognises_its_poison_is_refused() -> None:
+    """It would run for hours with an ASR of 0."""
+    found = findings("OverlooksItself")[RECOGNISES]
+    assert found.status == "FAILED"
+    assert "its outcome is 0 for all 8 of its own submissions, such as '" in found.detail
+    assert "`body(text)` keeps the spaces around the reasoning" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("cls", "why"),
+    [("AsksOthers", "it is measured on questions of its own"), ("SamplesAlone", "it is granted the policy")],
+)
+def test_what_is_sent_may_lack_the_payload(cls: str, why: str) -> None:
+    found = findings(cls)[RECOGNISES]
+    assert found.status == "warning"
+    assert why in found.detail
