@@ -379,7 +379,7 @@ def verify(
     for reason in verification.reasons:
         out.print(f"  {escaped(reason)}")
     if write is not None:
-        err.print(f"verification: {escaped(str(write_verification(write, verification)))}")
+        err.print(f"verification: {escaped(str(write_verification(write, verification)))}", soft_wrap=True)
     raise typer.Exit(FAILED if verification.verdict == "rejected" else DONE)
 
 
@@ -456,7 +456,8 @@ def diff(
         for reason in found.reasons:
             out.print(f"- {escaped(reason)}")
     if directory is not None:
-        err.print(f"page: {escaped(str(write_comparison(found.comparison, directory, found.reasons)))}")
+        page = write_comparison(found.comparison, directory, found.reasons)
+        err.print(f"page: {escaped(str(page))}", soft_wrap=True)
 
 
 @app.command()
@@ -480,7 +481,7 @@ def build(
         out.print(f"{escaped(suite.suite.title)}: {with_row} with a row, {len(suite.apart)} without")
     for _, reason in written.broken:
         err.print(f"[bold red]not shown:[/bold red] {escaped(reason)}")
-    out.print(f"site: {escaped(str(site / 'index.html'))}")
+    out.print(f"site: {escaped(str(site / 'index.html'))}", soft_wrap=True)
     raise typer.Exit(FAILED if written.broken else DONE)
 
 
