@@ -176,7 +176,7 @@ class TestFirstScreen:
         entries, seen = made
         verified(seen, entry(entries, "good", prevents(0.95), STANDARD), "re-executed")
         _, breaking, _ = shown_suite(board(entries, seen).suites[0], 1)["answers"]
-        assert breaking.value == "no attack"
+        assert breaking.value == "none of them"
         assert "none" in {row.row.defense for row in board(entries, seen).suites[0].rows}
         assert "Every defense here, anchors aside, prevents at least 0.5" in breaking.text
 
