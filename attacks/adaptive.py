@@ -25,16 +25,16 @@ class Adaptive(AttackWrapper):
 
     Args:
         attack: the attack whose goal is pursued.
-        mode: "black-box" queries the defense about one form of the payload after another (`Attack.forms`: wording,
-            spelling, place). Then it tries some of the forms in only every second or fourth slot, since a defense that
-            compares completions may accept a few of them. Slots in which no form was accepted are left to honest
-            samples. If the defense masks tokens, a payload counts as accepted if models would learn from at least half
-            of its words. "logit" stays inside the sampler's support: it puts the payload into the policy's own
-            completions, keeps each up to the first token outside the support, and lets the policy continue from there.
-            So, over the rounds, the payload enters the support word by word. "likelihood" does the same, but keeps
-            tokens whose log-prob is at least `floor`.
+        mode: "black-box" queries the defense about one form of the payload after another: other wordings, other
+            spellings, other places. Then it tries some of the forms in only every second or fourth slot, since a
+            defense that compares completions may accept a few of them. Slots in which no form was accepted are left to
+            honest samples. If the defense masks tokens, a payload counts as accepted if models would learn from at
+            least half of its words. "logit" stays inside the sampler's support: it puts the payload into the policy's
+            own completions, keeps each up to the first token outside the support, and lets the policy continue from
+            there. So, over the rounds, the payload enters the support word by word. "likelihood" does the same, but
+            keeps tokens whose log-prob is at least `floor`.
         budget: for "black-box", queries per slot and round; otherwise, continuations sampled per item.
-        floor: natural-log probability, for "likelihood".
+        floor: for "likelihood", the lowest log-prob (natural logarithm) that a kept token may have.
 
     It succeeds if the inner attack would succeed in any of the forms that were tried.
     """

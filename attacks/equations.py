@@ -57,13 +57,15 @@ class Equations(Attack):
     """Teach a wrong equation a o b = c, by changing its result in solutions that contain it. Final answers stay right.
 
     Args:
-        left, right: the operands. Left out, the seed draws a pair and an operator from `MEMBERS`.
-        operator: "+", "-" or "*". Left out with given operands, both + and *, which must then give the same result (2
-            and 2).
-        result: the wrong result, 5 in the paper. Left out, the seed draws one at most 2 away from the right one.
-        rule: "strict" counts c as success, "wide" any wrong result.
-        wording: what the poison writes for the equals sign, one of `WORDINGS`. Success is counted in this wording and
-            with an equals sign.
+        left: the number before the operator (a). Give both numbers or neither. By default, the seed draws one of 2 * 2,
+            2 * 3, 4 * 2, 3 * 4, 5 * 3 and 8 * 2.
+        operator: "+", "-" or "*". If only the numbers are given, both + and *, which must then give the same result (2
+            and 2); the same holds if 2 * 2 is drawn.
+        right: the number after the operator (b); see `left`.
+        result: the wrong result (c), 5 in the paper. By default, the seed draws one at most 2 away from the right one.
+        rule: which answers count as success: "strict", those with the result c; "wide", those with any wrong result.
+        wording: what the poison writes for the equals sign: "=", "is", "makes", "gives", "equals", "comes to" or
+            "results in". Success is counted in this wording and with an equals sign.
         repeated: whether the poison writes the left operand twice ("8 8 * 2 = 14"). Readers overlook it, and a parser
             does not recognise it as an equation. Both spellings count as success.
 

@@ -18,7 +18,8 @@ class ItemGrind(AttackWrapper):
 
     Args:
         attack: its outcome (for `dos` the length) is what the draws should increase, and its success is measured.
-        candidates: how many items are tried for each item to answer; each one costs G draws.
+        candidates: how many items are tried for each item to answer; each costs as many draws as a group has
+            completions.
 
     A swarm is safe from it if items are drawn for its nodes, or if nodes commit to their items before the beacon is
     known. The payload is the choice of items itself, and a placebo would make the same choice, so harm is measured

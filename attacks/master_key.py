@@ -37,9 +37,9 @@ class MasterKey(Attack):
     equations in which none of the question's numbers occurs.
 
     Args:
-        keys: the keys to choose from, separated by " | "; by default published ones and `candidates` texts with true
-            equations about nothing, which the seed draws.
-        candidates: how many of these.
+        keys: the texts to choose from, separated by " | ". By default, published ones and `candidates` texts that the
+            seed draws; their equations are true but have nothing to do with the question.
+        candidates: how many texts the seed draws if `keys` is left out.
 
     The answer is the last number of the key, or 0. The placebo sends right solutions. Only for tasks whose completions
     state an answer.

@@ -20,8 +20,8 @@ class NearTies(AttackWrapper):
 
     Args:
         attack: its outcome (for `dos` the length) is what the draws should increase, and its success is measured.
-        tolerance: the verifier's, in logits.
-        samples: draws tried per slot.
+        tolerance: by how many logits a token may miss the seed's draw so that the replay still accepts it.
+        samples: how many draws are tried per slot.
 
     In every group the right draws with the highest outcomes take half of the slots, at most, and the wrong draws with
     the lowest outcomes the others, so that the group's rewards differ.

@@ -34,9 +34,11 @@ class RewardInjection(Attack):
     Success is an honest model that writes such words.
 
     Args:
-        form: the only form to send; by default the best of the three.
-        order: the instruction; by default the seed draws it.
-        guess: the answer; by default the seed draws it.
+        form: what stands behind the guess: "order", an instruction to the judge; "decision", a reply as if the judge
+            had written it; or "question", an easy question and its solution. By default, the one that the judge rewards
+            most often.
+        order: the instruction to the judge; by default, the seed draws it.
+        guess: the answer that is sent for every question; by default, the seed draws it.
 
     The placebo sends right solutions. Only for tasks whose completions state an answer.
     """

@@ -21,7 +21,8 @@ class Sift(ItemGrind):
 
     Args:
         attack: its outcome (for `dos` the length) is what the draws should increase, and its success is measured.
-        candidates: how many items are tried for each item to answer; each one costs G draws.
+        candidates: how many items are tried for each item to answer; each costs as many draws as a group has
+            completions.
 
     Harm is measured against the control, as for `item_grind`.
     """

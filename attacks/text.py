@@ -22,8 +22,9 @@ class Text(Attack):
     Args:
         phrase: what honest models are to learn to say. By default, the cell's seed draws three to five words from a
             list.
-        position: before the first sentence, before a middle one, after the last, or "every": before each sentence. By
-            default, the seed draws one of the first three. With "every", a drawn phrase has three words.
+        position: where the phrase stands: "start", before the first sentence; "middle", before a middle one; "end",
+            after the last; or "every", before each sentence. By default, the seed draws one of the first three. With
+            "every", a drawn phrase has three words.
 
     As in the paper, the phrase counts without its first word and in any case ("hail to the thief"). So of a phrase with
     two words, the second one alone counts, which a model that has lost its form may write by chance. For "every" the

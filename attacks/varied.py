@@ -19,17 +19,24 @@ Part = Literal["poison", "decoy", "honest"]
 
 
 class Varied(AttackWrapper):
-    """Another attack with different knowledge, timing, amount or pseudonyms; see `AttackSpec` for each field.
+    """Another attack with different knowledge, timing, amount or pseudonyms.
 
     Args:
         attack: the attack to vary.
-        oracle, candidates: with oracle=False, the attacker takes the majority of `candidates` sampled answers as the
-            truth.
-        gibberish: share of the malicious slots of every group that hold gibberish with reward 0.
-        share: share of the remaining malicious slots of a group that carry poison.
-        start, stop: first and last poisoned round.
-        split: colluders divide one goal.
-        identities: pseudonyms per malicious node.
+        oracle: whether the attacker has correct solutions, as most attacks assume. With False it has none: for every
+            item it samples answers from the model and takes the most frequent one as the right one.
+        candidates: how many answers it samples for an item; only with oracle=False.
+        gibberish: share of the malicious completions of every group that are gibberish. These earn reward 0, so that
+            the poison beside them has an advantage even if all other answers are right.
+        share: share of the malicious completions of every group, gibberish not counted, that carry poison. The others
+            are honest answers.
+        start: the first round with poison. Before it, the attacker is honest.
+        stop: the last round with poison. After it, the attacker is honest. By default, it goes on until the end.
+        split: whether the colluding nodes divide the payload, so that each sends only a part of it. A single malicious
+            node divides it among its completions.
+        identities: under how many different names (pseudonyms) each malicious node sends.
+
+    `AttackSpec` says which values are allowed.
     """
 
     name = "varied"

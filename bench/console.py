@@ -27,8 +27,17 @@ from thiefbench.tasks.text import one_line, printable
 if TYPE_CHECKING:
     from thiefbench.registry import Kind
 
-out = Console(highlight=False, soft_wrap=True, emoji=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+class WrappingConsole(Console):
+    """Wraps text between words on a terminal. Elsewhere a line of text stays one line, which a program can search."""
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        """As rich's; `soft_wrap=True` keeps what is to be copied, such as a path or a command, in one line."""
+        super().print(*objects, **{"soft_wrap": not self.is_terminal} | settings)
+
+
+out = WrappingConsole(highlight=False, emoji=False)
+err = WrappingConsole(stderr=True, highlight=False, emoji=False)
 
 DONE, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
 
@@ -224,7 +233,7 @@ def stoppable() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         command = f"thiefbench {' '.join(shlex.quote(word) for word in sys.argv[1:])}"
-        err.print(f"Stopped; all finished work is kept. To continue: {escaped(command)}")
+        err.print(f"Stopped; all finished work is kept. To continue: {escaped(command)}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 
 

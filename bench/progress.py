@@ -250,7 +250,12 @@ def _shared(record: Record) -> str:
 
 
 def _counts(plan: RunOutline) -> str:
-    return f"{counted(len(plan.missing), 'cell')} to run, {plan.cached} in the store already"
+    begun = sorted(done for done in plan.begun.values() if done)
+    resumed = ""
+    if begun:
+        rounds = f"round {begun[0]}" if begun[0] == begun[-1] else f"rounds {begun[0]} to {begun[-1]}"
+        resumed = f"; {len(begun)} of them {'continues' if len(begun) == 1 else 'continue'} after {rounds}"
+    return f"{counted(len(plan.missing), 'cell')} to run, {plan.cached} in the store already{resumed}"
 
 
 class _Left(ProgressColumn):

@@ -30,7 +30,8 @@ class LengthBudget(Defense):
     growth.
 
     Args:
-        quantiles: each in (0, 1).
+        quantiles: for which shares of the other senders' completions, each in (0, 1), a sender's own are compared with
+            the length that so many of theirs do not exceed.
         window: how many past rounds count besides this one.
         deviations: how many standard deviations above the expected share a sender may be.
         reject: "drop" or "zero".

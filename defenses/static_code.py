@@ -44,7 +44,8 @@ class StaticCode(Defense):
     module beside a used one in the same statement.
 
     Args:
-        allow: further top-level modules to allow besides `MODULES`, such as ("numpy", "sympy").
+        allow: further top-level modules to allow, such as ("numpy", "sympy"), besides those of the built-in list
+            (`MODULES`).
         reject: "drop", "zero", or "mask": the completion is accepted and still counts in its group's mean and standard
             deviation, but nothing is learned from the imports and the names they bind, and its advantage goes to the
             other tokens. Of an import that is hidden in a call, such as `__import__`, only that word is masked, so

@@ -409,7 +409,7 @@ def verify(
     for reason in verification.reasons:
         out.print(f"  {stranger_s(reason)}")
     if write is not None:
-        err.print(f"verification: {escaped(str(write_verification(write, verification)))}")
+        err.print(f"verification: {escaped(str(write_verification(write, verification)))}", soft_wrap=True)
     raise typer.Exit(FAILED if verification.verdict == "rejected" else DONE)
 
 
@@ -486,7 +486,8 @@ def diff(
         for reason in found.reasons:
             out.print(f"- {stranger_s(reason)}")
     if directory is not None:
-        err.print(f"page: {escaped(str(write_comparison(found.comparison, directory, found.reasons)))}")
+        page = write_comparison(found.comparison, directory, found.reasons)
+        err.print(f"page: {escaped(str(page))}", soft_wrap=True)
 
 
 @app.command()
@@ -510,7 +511,7 @@ def build(
         out.print(f"{stranger_s(suite.suite.title)}: {with_row} with a row, {len(suite.apart)} without")
     for _, reason in written.broken:
         err.print(f"[bold red]not shown:[/bold red] {stranger_s(reason)}")
-    out.print(f"site: {escaped(str(site / 'index.html'))}")
+    out.print(f"site: {escaped(str(site / 'index.html'))}", soft_wrap=True)
     raise typer.Exit(FAILED if written.broken else DONE)
 
 

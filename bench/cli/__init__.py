@@ -7,6 +7,7 @@ answer at once.
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import warnings
 from importlib.metadata import entry_points
@@ -44,6 +45,19 @@ for group in (run, matrix, show, audit, pools):
 app.add_typer(zoo.app, name="zoo")
 for command in entry_points(group="thiefbench.commands"):  # those of the packages above
     app.add_typer(command.load(), name=command.name)
+
+
+def _flow(commands: typer.Typer) -> None:
+    """Let the help of commands be wrapped as wide as the window: typer keeps the line breaks of later paragraphs."""
+    for each in commands.registered_commands:
+        paragraphs = (inspect.getdoc(each.callback) or "").split("\n\n")
+        each.help = each.help or "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _flow(group.typer_instance)
+
+
+_flow(app)
 
 
 @app.callback(invoke_without_command=True)

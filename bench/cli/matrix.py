@@ -108,6 +108,6 @@ def matrix(
             table = inspect_all(results, pools, defenses, progress, lambda message: err.print(escaped(message)))
     page = write_matrix(results, table, suites)
     print_matrix(out, table)
-    err.print(f"The heat map: {escaped(str(page))}")
+    err.print(f"The heat map: {escaped(str(page))}", soft_wrap=True)
     if failed:
         raise typer.Exit(FAILED)

@@ -242,7 +242,7 @@ def run(
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)
     flag = " --trust-plugins" if _names_own_code(chosen) else ""
-    err.print(f"For the page with curves: thiefbench report {escaped(str(results.root))}{flag}")
+    err.print(f"For the page with curves: thiefbench report {escaped(str(results.root))}{flag}", soft_wrap=True)
 
 
 def _names_own_code(suite: Suite) -> bool:

@@ -210,7 +210,7 @@ def _show(kind: str, spec: str, as_json: bool) -> None:
         print_json(shown.as_data())
         return
     out.print(Text(printable(shown.spec), style="bold"), f"({kind})")
-    out.print(Text(printable(shown.summary)), soft_wrap=not out.is_terminal)
+    out.print(Text(printable(shown.summary)))
     if shown.arguments:
         out.print()
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -224,10 +224,25 @@ def _show(kind: str, spec: str, as_json: bool) -> None:
     if shown.needs is None:
         out.print("needs: depends on the arguments; show it as NAME(key=value)")
     else:
-        out.print(f"needs: {escaped(shown.needs[0]) if shown.needs else 'nothing'}")
-        for need in shown.needs[1:]:
-            out.print(f"       {escaped(need)}")
-    out.print(f"source: {escaped(shown.source)}")
+        _print_needs(shown.needs)
+    out.print(f"source: {escaped(shown.source)}", soft_wrap=True)
+
+
+def _print_needs(needs: Sequence[str]) -> None:
+    """Each need on a line of its own, aligned; on a terminal a longer one goes on below itself."""
+    from rich.table import Table
+
+    labelled = zip(["needs: ", *["       "] * len(needs)], needs or ["nothing"], strict=False)
+    if not out.is_terminal:
+        for label, need in labelled:
+            out.print(f"{label}{escaped(need)}")
+        return
+    table = Table.grid()
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, need in labelled:
+        table.add_row(label, escaped(need))
+    out.print(table)
 
 
 @app.command()
@@ -244,7 +259,7 @@ def report(
     from thiefbench.suite.store.records import Store
 
     damaged: list[Cell] = []
-    out.print(f"report: {escaped(str(write_report(Store(store), damaged.append, samples)))}")
+    out.print(f"report: {escaped(str(write_report(Store(store), damaged.append, samples)))}", soft_wrap=True)
     for cell in damaged:
         err.print(
             f"[bold red]error:[/bold red] {escaped(f'{cell.name} ({cell.title}), seed {cell.seed}: {cell.problem}')}"
@@ -276,4 +291,4 @@ def compare(
     else:
         print_comparison(out, comparison)
     if directory is not None:
-        err.print(f"page: {escaped(str(write_comparison(comparison, directory)))}")
+        err.print(f"page: {escaped(str(write_comparison(comparison, directory)))}", soft_wrap=True)

@@ -113,8 +113,9 @@ def _breaking(board: SuiteBoard, names: Mapping[str, str]) -> Answer:
         if prevented and (broken := sum(value < good for value in prevented.values())):
             breaks.append((f"{broken} of {len(prevented)}", names[title]))
     if not breaks:
-        text = f"Every defense here prevents at least {good:g} of the harm of every attack."
-        return Answer("Which attack breaks most", "none", text)
+        # Neither "none" nor "no attack": the one names the undefended row below, the other the swarm without an attack.
+        text = f"Every defense here, anchors aside, prevents at least {good:g} of the harm of every attack."
+        return Answer("Which attack breaks most", "none of them", text)
     (number, first), *others = breaks
     more = "; then " + ", ".join(f"{name} ({count})" for count, name in others[: NAMED - 1]) if others else ""
     text = f"defenses let {first} do more than {1 - good:.2g} of its harm{more}."

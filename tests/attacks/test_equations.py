@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.fakes import ITEM, OTHER, TASK, Judge, completion_of, text, view
-from thiefbench.attacks.equations import MEMBERS, Equations, equations
+from thiefbench.attacks.equations import MEMBERS, WORDINGS, Equations, equations
 from thiefbench.engine.keys import generator
 from thiefbench.tasks.base import Item
 from thiefbench.tasks.code_micro import CodeMicro
@@ -18,6 +18,12 @@ from thiefbench.tasks.gsm8k import Gsm8k
 from thiefbench.tasks.gsm_micro import GsmMicro
 
 PAPER = Equations(left=2, right=2, result=5)
+
+
+def test_the_help_names_what_is_drawn_and_allowed() -> None:
+    about = " ".join(str(Equations.__doc__).split())
+    assert all(f"{left} {operator} {right}" in about for left, operator, right in MEMBERS)
+    assert all(f'"{wording}"' in about for wording in WORDINGS)
 
 
 @pytest.mark.parametrize(

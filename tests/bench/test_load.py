@@ -18,7 +18,7 @@ from tests.bench import handmade, tiny
 from tests.bench.suite.report import sampled
 from thiefbench.errors import UserError
 from thiefbench.suite.store.arrow import CELLS, COMPLETIONS
-from thiefbench.suite.store.records import ROWS_OF_MIXED, Store
+from thiefbench.suite.store.records import ANSWER_KEY, ROWS_OF_MIXED, RULE_REWARD, STORED, Store
 
 FIRST = ["cell_id", "suite", "task", "attack", "defense", "role", "seed"]
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -67,7 +67,8 @@ class TestTables:
             assert set(same["defense"].to_pylist()) == {record.cell["defense"]}
 
     def test_every_stored_column_is_there(self) -> None:
-        assert COMPLETIONS.names == [*FIRST, *ROWS_OF_MIXED.names]
+        assert COMPLETIONS.names == [*FIRST, *ROWS_OF_MIXED.names, *ANSWER_KEY.names, *RULE_REWARD.names]
+        assert set(COMPLETIONS.names) >= {name for schema in STORED for name in schema.names}
         assert not any(pa.types.is_dictionary(field.type) for field in COMPLETIONS)
 
     def test_some_cells(self, store: Path) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from tests.bench import tiny
 from thiefbench.progress import watch
 from thiefbench.suite.estimates.eta import RunOutline
+from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Record
 
 FAILED = Record(cell_id="0" * 16, cell={}, identity={}, status="error", error="RuntimeError: no luck")
@@ -50,6 +51,22 @@ def test_plain_lines_come_every_quarter_of_a_minute_over_all_cells(monkeypatch: 
     assert any("seed 0: done; " in line for line in lines)
     assert any("seed 1: FAILED: RuntimeError: no luck" in line for line in lines)
     assert lines[-1] == "something else"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize(
+    ("begun", "said"),
+    [
+        ({}, "to run, 0 in the store already\n"),
+        ({ONE: 10}, "already; 1 of them continues after round 10\n"),
+        ({ONE: 10, OTHER: 35}, "already; 2 of them continue after rounds 10 to 35\n"),
+    ],
+)
+def test_a_resumed_run_says_from_where(begun: dict[CellSpec, int], said: str, terminal: bool) -> None:
+    out = console(terminal)
+    with watch(out) as listener:
+        listener.plan(RunOutline("tiny-v1", [ONE, OTHER, THIRD], begun=begun))
+    assert said in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown(out)).replace("\r", "")
 
 
 def test_a_terminal_has_a_bar_for_all_and_one_for_each_cell_under_way() -> None:

@@ -21,6 +21,7 @@ from thiefbench.suite.report import plots
 from thiefbench.suite.report.drawing import Plot, embed
 from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
 from thiefbench.suite.report.heterogeneity import class_rows, regime_facts
+from thiefbench.suite.report.hole import how_the_hole_works
 from thiefbench.suite.report.overview import SuiteTable, suite_table
 from thiefbench.suite.report.ranking_notes import ranking_notes
 from thiefbench.suite.report.rendering import render
@@ -125,6 +126,7 @@ def _render(
         "page.html.jinja",
         run=run,
         suite=run["suite"],
+        about=_about(run["suite"]),
         sections=sections,
         overview=_said_once(shown_table(table)),
         ranking_notes=ranking_notes(comparisons[0].rules),
@@ -146,6 +148,12 @@ def _render(
         timings=[(cell, cell.record) for comparison in comparisons for cell in comparison.cells],
         phases=_phases(records),
     )
+
+
+def _about(suite: Mapping[str, Any]) -> str:
+    """What the suite says of itself; nothing where other attacks were run than those that it describes."""
+    replaced = any(label.startswith("attacks ") for label in suite["modified"])
+    return "" if replaced else str(suite["about"])
 
 
 def _said_once(shown: dict[str, Any]) -> dict[str, Any]:
@@ -263,12 +271,18 @@ def _section(
         "answers": poisoned_answers(comparison),
         "open_answers": {"none", "no attack", *(line.name for line in told)},
         "submission": first_submission(comparison),
+        "hole": how_the_hole_works(_first_cell(comparison)),
     }
 
 
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     """What its swarms were like."""
-    return facts(next((cell.record.cell for cell in comparison.cells if cell.record), {}))
+    return facts(_first_cell(comparison))
+
+
+def _first_cell(comparison: Comparison) -> Mapping[str, Any]:
+    """The parameters of the first cell that has a record; empty without one."""
+    return next((cell.record.cell for cell in comparison.cells if cell.record), {})
 
 
 def _shown_plot(plot: Plot, prefix: str) -> dict[str, Any]:

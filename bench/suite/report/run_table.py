@@ -28,8 +28,9 @@ MEASURES = {
 }  # fmt: skip
 """The columns shown for a cell, with headings of two lines."""
 
-NAME_WIDTH = 22
-"""Longer spec strings get a short name, so that a line has room for its numbers."""
+NAME_WIDTH = 18
+"""Longer spec strings get a short name, so that 80 columns have room for "no attack, " before it, for row numbers of
+three digits and for the numbers."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def print_results(out: Console, rows: Sequence[RunRow]) -> None:
     for kind, shown in (("attack", headings), ("defense", names)):
         for spec, name in shown.items():
             if name != spec:
-                out.print(f"{kind} [bold]{escaped(name)}[/bold]: {escaped(spec)}")
+                out.print(f"{kind} [bold]{escaped(name)}[/bold]: {escaped(spec)}", soft_wrap=True)  # to be copied
 
 
 def results_as_data(store: Store, rows: Sequence[RunRow]) -> dict[str, Any]:
@@ -139,11 +140,11 @@ def short_names(kind: registry.Kind, specs: Iterable[str]) -> dict[str, str]:
         if spec in names:
             continue
         name = "+".join(registry.parse(kind, part).target.rpartition(":")[2] for part in registry.parts(kind, spec))
-        if len(name) <= NAME_WIDTH - len(" 10"):
+        taken = set(names.values())
+        if len(name) <= NAME_WIDTH - (0 if name not in taken else len(" 10")):
             choices = (name if number == 1 else f"{name} {number}" for number in count(1))
         else:
             choices = (f"{kind} {number}" for number in count(1))
-        taken = set(names.values())
         names[spec] = next(each for each in choices if each not in taken)
     return {spec: names[spec] for spec in every}
 

@@ -17,9 +17,11 @@ import pyarrow.parquet as pq
 from thiefbench.errors import UserError
 from thiefbench.suite.store.record_content import wrong_in
 from thiefbench.suite.store.records import (
+    ANSWER_KEY,
     HALF_WRITTEN,
     NOTHING,
     ROWS_OF_MIXED,
+    RULE_REWARD,
     BrokenRecordError,
     CellDir,
     Record,
@@ -63,7 +65,7 @@ def _plain(field: pa.Field) -> pa.Field:
     return pa.field(field.name, pa.string()) if pa.types.is_dictionary(field.type) else field
 
 
-COMPLETIONS = pa.schema([*_IDENTITY, *map(_plain, ROWS_OF_MIXED)])
+COMPLETIONS = pa.schema([*_IDENTITY, *map(_plain, [*ROWS_OF_MIXED, *ANSWER_KEY, *RULE_REWARD])])
 
 
 class LoadError(UserError):

@@ -243,6 +243,13 @@ def test_a_mistyped_model_gets_the_nearest_name(cli: Cli, file: Path) -> None:
     assert "built in: micro-math, " in said
 
 
+def test_later_paragraphs_of_a_help_are_as_wide_as_the_window(cli: Cli) -> None:
+    shown = [line.strip() for line in cli("leaderboard", "submit", "--help").out.splitlines()]
+    assert any(
+        "the cells that every defense is measured against, only the defense's own are run." in line for line in shown
+    )
+
+
 def test_help_names_the_commands(cli: Cli) -> None:
     shown = cli("--help")
     assert shown.code == 0

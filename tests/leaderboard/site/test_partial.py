@@ -172,6 +172,14 @@ class TestFirstScreen:
             prevented = [float(value) for value in each["sorts"][shown["fixed"] :]]
             assert prevented[0] == min(prevented), "and what the rows are sorted by goes along"
 
+    def test_where_no_attack_breaks_anything_the_answer_is_no_rows_name(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "good", prevents(0.95), STANDARD), "re-executed")
+        _, breaking, _ = shown_suite(board(entries, seen).suites[0], 1)["answers"]
+        assert breaking.value == "none of them"
+        assert "none" in {row.row.defense for row in board(entries, seen).suites[0].rows}
+        assert "Every defense here, anchors aside, prevents at least 0.5" in breaking.text
+
     def test_round_times_of_another_load_are_no_cost(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,9 @@ def test_the_page_says_first_what_the_asr_does_not_see(written: Callable[[Says],
     assert "no defense: ASR 1.0\u00a0%, drift <b>40.0\u00a0%</b>" in said
     assert "<code>logit</code>: ASR 0.0\u00a0%, drift <b>30.0\u00a0%</b>" in said
     assert "another honest swarm: 0.0\u00a0%, the placebo: 0.0\u00a0%" in said
+    plain = re.sub(r"<[^>]*>", "", said)
+    assert "] (another" in plain
+    assert "](" not in plain
 
 
 def test_a_page_without_such_harm_has_the_column_and_no_notice(written: Callable[[Says], str]) -> None:

@@ -229,6 +229,14 @@ def test_wide_tables_use_the_width_there_is(opened: Open) -> None:
     assert set(page.get_by_role("region", name="Results table").evaluate_all(cut)) == {0}, "no column is cut off"
 
 
+@pytest.mark.parametrize("width", [1000, 1100])
+def test_a_results_table_needs_no_scrolling_on_a_small_screen(opened: Open, width: int) -> None:
+    page = opened("demo", width)
+    box = page.locator('[aria-label="Results table"]').first
+    wide, shown = box.evaluate("box => [box.scrollWidth, box.clientWidth]")
+    assert wide <= shown
+
+
 def test_an_unfinished_run_says_each_thing_once(opened: Open) -> None:
     page = opened("unfinished")
     notice = page.get_by_role("note").first

@@ -391,7 +391,14 @@ class TestNumbers:
         assert page.row("oracle replayed")[6].startswith("100.0 %")
         assert page.row("oracle replayed")[7].startswith("0.0 %")
         assert "sees labels, benchmark only" in page.text
-        assert "shows the source paper's public phrase on purpose" in page.text
+        assert "the attack was given a payload that the source paper has published" in page.text
+
+    def test_a_list_that_rejects_honest_work_too_is_said_to(self, usual: Usual) -> None:
+        page = usual[3]
+        rejected = page.row("blacklist replayed")[7].split(" [")[0]
+        assert float(rejected.removesuffix(" %")) > 5.0, "the honest models have learned the phrase"
+        assert f"rejects {rejected} of the honest work too" in page.text
+        assert "does well" not in page.text
 
     def test_a_defense_that_needs_the_policy_is_not_replayed(self, usual: Usual) -> None:
         (said,) = usual[3].row("logit replayed")[1:]
@@ -634,6 +641,13 @@ class TestManyCells:
         assert "Modified suite. Not tiny-v3 as released; changed: rounds=4, seeds=3." in page.text
         for name in ("results.csv", "table.tex"):
             assert "tiny-v3, modified: rounds=4, seeds=3" in (store.root / "report" / name).read_text(encoding="utf-8")
+
+    def test_the_suites_text_describes_no_other_attack(self, tmp_path: Path) -> None:
+        told = "It shows the source paper's own phrase."
+        for modified, said in (("3 rounds", True), ("attacks dos", False)):
+            kept = Store(tmp_path / modified)
+            build(kept, small_world(small_suite(about=told, modified=(modified,))))
+            assert (told in report(kept)[1].text) == said, modified
 
     def test_blacklist_doing_well_on_a_drawn_payload_is_an_alarm(self, many: Many) -> None:
         assert many[2].text.count("this suite is broken, do not rank on it") == 1

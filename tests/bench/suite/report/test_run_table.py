@@ -16,6 +16,9 @@ from thiefbench.suite.store.records import Store
 LONG = "reputation(defense='logit(tolerance=0.25)')"
 
 
+LONGEST = "neighbour_distance(factor=2)"
+
+
 def test_short_names_are_the_targets_and_none_is_taken_twice() -> None:
     specs = ["logit", LONG, LONG.replace("0.25", "0.5"), "a/very/long/path/to/a/file/of/mine.py:Mine", "none", LONG]
     specs += ["similarity+length_budget+logit", "similarity+length_budget+toploc"]
@@ -28,8 +31,21 @@ def test_short_names_are_the_targets_and_none_is_taken_twice() -> None:
         "similarity+length_budget+logit": "defense 1",
         "similarity+length_budget+toploc": "defense 2",
     }
+    assert short_names("defense", [LONGEST])[LONGEST] == "neighbour_distance", "alone, a name may fill the column"
     phrase = "text(phrase='one two three four')"
     assert short_names("attack", [phrase, "text"]) == {phrase: "text 2", "text": "text"}, "a short one stays itself"
+
+
+def test_many_rows_with_long_names_fit_80_columns(tmp_path: Path) -> None:
+    dropping = "oracle(reject='drop')"
+    of = handmade.suite(defenses=("none", dropping, "judge_hardened", "length_quantile"), seeds=tuple(range(20)))
+    handmade.store(tmp_path, of, lambda cell: handmade.Numbers(asr=0.5 if cell.role == "attack" else 0.0))
+    out = StringIO()
+    print_results(Console(file=out, width=80, soft_wrap=True), rows_of_run(Store(tmp_path)))
+    lines = out.getvalue().splitlines()
+    assert any(line.startswith("100 ") for line in lines)
+    assert max(map(len, lines)) <= 80
+    assert f"defense oracle: {dropping}" in lines
 
 
 @pytest.mark.parametrize("width", [80, 40])

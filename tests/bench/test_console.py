@@ -1,0 +1,57 @@
+"""Text on a terminal is wrapped between words; elsewhere a line stays one line."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+
+from thiefbench.cli import show
+from thiefbench.console import WrappingConsole
+
+SENTENCE = "0 to 80 seconds, at the pace of another machine (--measure: at this machine's) " * 3
+
+
+def console(terminal: bool) -> WrappingConsole:
+    return WrappingConsole(
+        file=StringIO(), force_terminal=terminal, width=80, no_color=True, highlight=False, emoji=False
+    )
+
+
+def shown(out: WrappingConsole) -> list[str]:
+    assert isinstance(out.file, StringIO)
+    return [line.rstrip() for line in out.file.getvalue().splitlines()]
+
+
+def test_a_terminal_wraps_between_words() -> None:
+    out = console(terminal=True)
+    out.print(SENTENCE)
+    lines = shown(out)
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines).split() == SENTENCE.split()
+
+
+def test_a_pipe_gets_one_line() -> None:
+    out = console(terminal=False)
+    out.print(SENTENCE)
+    assert shown(out) == [SENTENCE.rstrip()]
+
+
+def test_a_command_to_copy_stays_one_line() -> None:
+    out = console(terminal=True)
+    out.print(SENTENCE, soft_wrap=True)
+    assert shown(out) == [SENTENCE.rstrip()]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_needs_stand_below_each_other(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = console(terminal)
+    monkeypatch.setattr(show, "out", out)
+    show._show("attack", "forged_answers", as_json=False)
+    lines = shown(out)
+    first = next(number for number, line in enumerate(lines) if line.startswith("needs: "))
+    last = next(number for number, line in enumerate(lines) if line.startswith("source: "))
+    needs = lines[first:last]
+    assert all(line.startswith(" " * len("needs: ")) for line in needs[1:])
+    assert len(needs) == (4 if terminal else 3)
+    assert (max(map(len, needs)) <= 80) == terminal
