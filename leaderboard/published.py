@@ -274,7 +274,11 @@ def words_of(cells: Iterable[PublishedCell], published: Published) -> dict[str, 
 def set_name(record: Record) -> str:
     """The name of the further set that a cell belongs to: all that changes its last bits, as far as it is recorded."""
     cell, arithmetic = record.cell, arithmetic_of(record)
-    said = [f"{cell['device']}", *(arithmetic[name] for name in ("capability",) if name in arithmetic), cell["dtype"]]
+    said = [
+        f"{cell['device']}",
+        *(arithmetic[name] for name in ("maker", "capability") if name in arithmetic),
+        cell["dtype"],
+    ]
     said += [f"{cell['threads']}-threads", f"torch-{arithmetic.get('torch', 'unknown')}"]
     return re.sub(r"[^a-z0-9_.+-]", "-", "-".join(map(str, said)).lower())
 

@@ -9,7 +9,7 @@ from tests.bench import tiny
 from thiefbench.suite.analysis.differences import settings_of
 from thiefbench.suite.report.compare import compared, settings
 from thiefbench.suite.report.page import write_report
-from thiefbench.suite.store.arithmetic import mixture, reuse_note
+from thiefbench.suite.store.arithmetic import arithmetic_here, arithmetic_said, mixture, reuse_note
 from thiefbench.suite.store.records import Record, Store
 
 
@@ -35,6 +35,18 @@ def test_a_mixture_names_what_differs() -> None:
     cuda = [made("cuda", torch="2.11.0", capability=each) for each in ("AVX2", "AVX512")]
     assert not mixture(cuda), "a GPU computes without them"
     assert settings_of(old, new) == ["torch 2.11.0 and 2.12.0"]
+
+
+def test_processors_of_two_makers_are_two_arithmetics() -> None:
+    """Their last bits differ with the same vector instructions, as torch's matrix library goes by the maker."""
+    one, other = (made(capability="AVX512", processor_model=f"{maker} family 6") for maker in ("Amber", "Basalt"))
+    assert mixture([one, other]) == "Its cells were computed with different processor maker Amber and Basalt."
+    assert not mixture([one, made(capability="AVX512", processor_model="Amber family 7 model 1")]), "a newer one"
+    assert not mixture([one, made(capability="AVX512")]), "an older record does not say it"
+    joined = {"capability": "AVX512", "processor_model": "Basalt family 1 / Amber family 2 / Amber family 1"}
+    assert arithmetic_said({"torch": "2.12.0"}, joined, "cpu")["maker"] == "Amber / Basalt"
+    assert "maker" not in arithmetic_said({}, {"processor_model": "Amber family 6"}, "cuda")
+    assert arithmetic_here("cpu")["maker"]
 
 
 def test_the_reuse_of_cells_from_other_arithmetic_is_one_sentence() -> None:
