@@ -74,7 +74,7 @@ def made(tmp_path: Path) -> Made:
     store = Store(tmp_path / "store")
     suite = handmade.suite(attacks=(handmade.TEXT,), defenses=("none", "logit"), seeds=(0,))
     for number, cell in enumerate(suite.cells("cpu", "float32", 1)):
-        handmade.write(store, f"{number:016x}", cell, Numbers(error="it gave up" if number == 4 else ""))
+        handmade.write(store, f"{number:016x}", cell, Numbers(asr=0.5, error="it gave up" if number == 4 else ""))
     content = b"weights"
     weights = tmp_path / f"net-{hashlib.sha256(content).hexdigest()}.safetensors"
     weights.write_bytes(content)

@@ -142,7 +142,7 @@ class TestFirstScreen:
 
         def wild(cell: CellSpec) -> Numbers:
             own = prevents(0.3)(cell)
-            return replace(own, asr=own.asr + (0.5, -0.5, 0.4, -0.4, 0.0)[cell.seed] * (cell.role == "attack"))
+            return replace(own, asr=own.asr + (0.43, -0.5, 0.4, -0.4, 0.0)[cell.seed] * (cell.role == "attack"))
 
         verified(seen, entry(entries, "wild", wild, STANDARD), "rescored")
         verified(seen, entry(entries, "nothing", prevents(0.0), STANDARD), "rescored")
