@@ -433,8 +433,7 @@ def publish_shared(
         typer.Option(
             "--beside",
             help="Publish them as a further set if those that are published were computed with another version of "
-            "torch, other vector instructions, a processor of another maker or other settings, so that machines that "
-            "compute as this one can submit.",
+            "torch, other vector instructions or settings, so that machines that compute as this one can submit.",
         ),
     ] = False,
 ) -> None:

@@ -45,7 +45,7 @@ from thiefbench.regular_files import NotRegularError, read_regular
 from thiefbench.suite.analysis.cell_drift import honest_drift, of_next_seed
 from thiefbench.suite.analysis.drift import Answers
 from thiefbench.suite.scenario import heading
-from thiefbench.suite.store.arithmetic import arithmetic_of
+from thiefbench.suite.store.arithmetic import arithmetic_of, maker_of
 from thiefbench.suite.store.ranges import wrong_score
 from thiefbench.suite.store.record_content import wrong_results
 from thiefbench.suite.store.records import Record, Score, identify, write_atomically
@@ -274,11 +274,7 @@ def words_of(cells: Iterable[PublishedCell], published: Published) -> dict[str, 
 def set_name(record: Record) -> str:
     """The name of the further set that a cell belongs to: all that changes its last bits, as far as it is recorded."""
     cell, arithmetic = record.cell, arithmetic_of(record)
-    said = [
-        f"{cell['device']}",
-        *(arithmetic[name] for name in ("maker", "capability") if name in arithmetic),
-        cell["dtype"],
-    ]
+    said = [f"{cell['device']}", *(arithmetic[name] for name in ("capability",) if name in arithmetic), cell["dtype"]]
     said += [f"{cell['threads']}-threads", f"torch-{arithmetic.get('torch', 'unknown')}"]
     return re.sub(r"[^a-z0-9_.+-]", "-", "-".join(map(str, said)).lower())
 
@@ -394,6 +390,23 @@ def made_with(record: Record) -> str:
     """The arithmetic and the processor that computed a record, in words."""
     named = [f"{name} {value}" for name, value in arithmetic_of(record).items()]
     return ", ".join([*named, str(record.provenance.get("processor", "an unknown processor"))])
+
+
+def makers_apart(own: Mapping[str, Any], cells: Iterable[PublishedCell]) -> str:
+    """How the processors of a row's own cells differ from those of the published ones; empty if they do not.
+
+    Args:
+        own: provenance of its own cells.
+        cells: the published ones that it is measured against.
+    """
+    there = dict.fromkeys(maker for cell in cells if (maker := maker_of(cell.record.provenance)))
+    here = maker_of(own)
+    if not here or not there or list(there) == [here]:
+        return ""
+    return (
+        f"the published cells were computed on a processor of {' and of '.join(there)}, the defense's own on one of "
+        f"{here[:60]}: their last bits differ, so from some round on they are independent samples of one experiment"
+    )
 
 
 def _content(path: Path, most: int) -> bytes | None:

@@ -39,8 +39,9 @@ from thiefbench.leaderboard.manifest import (
     archive_name,
 )
 from thiefbench.leaderboard.names import wrong_names
-from thiefbench.leaderboard.published import SHARED, made_with
+from thiefbench.leaderboard.published import SHARED, made_with, makers_apart
 from thiefbench.leaderboard.referring import References, check_arithmetic, check_machine, lacks, referred
+from thiefbench.provenance import provenance
 from thiefbench.suite.analysis.ranking import NO_ORACLE, anchor_of
 from thiefbench.suite.execution.jobs import Listener
 from thiefbench.suite.execution.runner import run_suite
@@ -369,9 +370,11 @@ def measured_against(submission: Submission) -> list[str]:
     """Which shared cells its row is measured against, in lines for the author; none where nothing is published."""
     if published := submission.references.cells:
         cell = next(iter(published.values()))[0]
+        apart = makers_apart(provenance("cpu", threads=0), (each for each, _ in published.values()))
         return [
             f"measured against {counted(len(published), 'published cell')} of {submission.suite.title} "
-            f"(made with {made_with(cell.record)}), which are not run here"
+            f"(made with {made_with(cell.record)}), which are not run here",
+            *([f"note: {apart}"] if apart else []),
         ]
     if submission.own_shared:
         return [

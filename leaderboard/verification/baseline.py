@@ -34,7 +34,7 @@ from thiefbench.leaderboard.published import (
 )
 from thiefbench.leaderboard.verification.rescoring import InconsistentError, OtherVersionError, check_identity
 from thiefbench.suite.scenario import CellSpec
-from thiefbench.suite.store.arithmetic import ARITHMETIC, arithmetic_of
+from thiefbench.suite.store.arithmetic import arithmetic_of
 from thiefbench.suite.store.records import Record, Store
 
 NUMERICS = ("device", "dtype", "threads", "batches")
@@ -79,7 +79,6 @@ def check_references(entry: Entry, specs: Sequence[tuple[str, CellSpec]]) -> int
         InconsistentError: one is another cell than the suite's, belongs to other settings than the entry's, or was made
             with another version of the benchmark.
     """
-    own = arithmetic_said(entry)
     for cell, (_, spec) in zip(entry.cells, specs, strict=True):
         if (published := entry.published.get(cell.cell_id)) is None:
             continue
@@ -90,11 +89,12 @@ def check_references(entry: Entry, specs: Sequence[tuple[str, CellSpec]]) -> int
             raise InconsistentError(other_version(subject, str(error))) from error
         except InconsistentError as error:
             raise InconsistentError(f"the published cell {cell.cell_id}, which it refers to: {error}") from error
+        here = {"torch": entry.manifest.versions.get("torch"), "capability": entry.manifest.machine.get("capability")}
         for name, value in arithmetic_of(published.record).items():
-            if (here := own.get(name, "unknown")) != value:
+            if str(here[name]) != value:
                 raise InconsistentError(
-                    f"its own cells were made with {ARITHMETIC[name]} {here:.60}, and the published ones that it "
-                    f"refers to with {value}; such an entry brings shared cells of its own"
+                    f"its own cells were made with {name} {here[name]!s:.60}, and the published ones that it refers to "
+                    f"with {value}; such an entry brings shared cells of its own"
                 )
     return len(entry.published)
 

@@ -185,7 +185,7 @@ def test_another_machine_runs_nothing(grown: Grown, tmp_path: Path, monkeypatch:
     copied(grown.two, tmp_path)
     own = prepared(grown, tmp_path)
     here = growing.arithmetic_here("cpu")
-    for name in ("torch", "capability", "maker"):
+    for name in ("torch", "capability"):
         monkeypatch.setattr(growing, "arithmetic_here", lambda device, name=name: here | {name: "another"})
         with pytest.raises(EntryError, match=f"made with another arithmetic: .*{here[name]} and another here"):
             submit.run(own, tiny.Watcher())

@@ -35,7 +35,7 @@ from thiefbench.suite.execution.stage_checks import check_stage_check
 from thiefbench.suite.execution.workers import WorkerPool
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store import weights
-from thiefbench.suite.store.arithmetic import arithmetic_here, reuse_note
+from thiefbench.suite.store.arithmetic import computed_here, reuse_note
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, identify, rounds_taken
 from thiefbench.suite.store.runs import described
 from thiefbench.tasks.sandbox import SandboxUnavailable
@@ -120,7 +120,7 @@ def run_suite(
             _tidy(jobs[spec].directory)
     reused = [record for record in records.values() if record is not None and record.status == "ok"]
     devices = {spec.device for spec in jobs} if reused else ()
-    if note := reuse_note(reused, {device: arithmetic_here(device) for device in devices}):
+    if note := reuse_note(reused, {device: computed_here(device) for device in devices}):
         listener.note(note)
     if note := threads_note(store, missing.values()):
         listener.note(note)

@@ -1,11 +1,11 @@
-"""Which arithmetic computed a cell: torch's version and, on a CPU, the processor's maker and the vector instructions
-that torch used there.
+"""Which arithmetic computed a cell: torch's version and, on a CPU, the vector instructions that torch used there.
 
 They change last bits, which training amplifies to other tokens. They are not part of a cell's identity, so that a store
 can move to another machine; instead, reports say if cells of one comparison differ in them.
 
-The maker counts because torch's matrix library chooses its loops by it: of 27 cells that processors of Intel and of AMD
-with the same vector instructions trained for 24 rounds, 10 had other completions, the first of them in rounds 18 to 24.
+So does the processor's maker, by which torch's matrix library chooses its loops: of 27 cells that an Intel and an AMD
+processor with equal vector instructions trained for 24 rounds, 10 had other completions, the first of them in rounds 18
+to 24. Nearly everybody has one of the two, so published cells serve both, and a row says where the makers differ.
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ from thiefbench import provenance
 from thiefbench.suite.store.records import Record
 from thiefbench.wording import counted
 
-ARITHMETIC = {"torch": "torch", "capability": "vector capability", "maker": "processor maker"}
-"""Its parts, and what they are called."""
+ARITHMETIC = {"torch": "torch", "capability": "vector capability"}
+"""The names in a record's provenance, and what they are called."""
+MAKER = "processor maker"
+"""What is said beside them."""
 
 
 def arithmetic_of(record: Record) -> dict[str, str]:
-    """By part, as far as the record has it; older records have neither vector capability nor maker."""
+    """By name, as far as the record has it; older records have no vector capability."""
     return _of(record.provenance, str(record.cell.get("device", "cpu")))
-
-
-def arithmetic_said(versions: Mapping[str, Any], machine: Mapping[str, Any], device: str) -> dict[str, str]:
-    """By part, of cells whose common versions and machine are known, such as those of an entry."""
-    return _of({**machine, "torch": versions.get("torch")}, device)
 
 
 def arithmetic_here(device: str) -> dict[str, str]:
@@ -37,25 +34,41 @@ def arithmetic_here(device: str) -> dict[str, str]:
     return _of(provenance.provenance(device, threads=0), device)
 
 
+def computed_here(device: str) -> dict[str, str]:
+    """The arithmetic of this machine and its maker, by what they are called."""
+    return _computed(provenance.provenance(device, threads=0), device)
+
+
+def maker_of(made_with: Mapping[str, Any]) -> str:
+    """The processor's maker, such as "AuthenticAMD", from a record's provenance; empty if it does not say.
+
+    Those of several processors are joined by " / ", as an entry joins what its records say.
+    """
+    models = str(made_with.get("processor_model") or "").split(" / ")
+    return " / ".join(sorted({words[0] for each in models if (words := each.split())}))
+
+
 def _of(made_with: Mapping[str, Any], device: str) -> dict[str, str]:
     names = ARITHMETIC if device == "cpu" else ("torch",)
-    found = {**made_with, "maker": _maker(made_with.get("processor_model"))}
-    return {name: str(found[name]) for name in names if found.get(name) is not None}
+    return {name: str(made_with[name]) for name in names if made_with.get(name) is not None}
 
 
-def _maker(model: object) -> str | None:
-    """From a processor's numbers, such as "AuthenticAMD family 25 model 17"; those of several are joined by " / "."""
-    if not isinstance(model, str):
-        return None
-    return " / ".join(sorted({words[0] for each in model.split(" / ") if (words := each.split())})) or None
+def _computed(made_with: Mapping[str, Any], device: str) -> dict[str, str]:
+    said = {ARITHMETIC[name]: value for name, value in _of(made_with, device).items()}
+    maker = maker_of(made_with) if device == "cpu" else ""
+    return said | ({MAKER: maker} if maker else {})
+
+
+def _computed_with(record: Record) -> dict[str, str]:
+    return _computed(record.provenance, str(record.cell.get("device", "cpu")))
 
 
 def differing(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
     """What differs between records: its name, and every value in the order of the records."""
     values: dict[str, dict[str, None]] = {}
     for record in records:
-        for name, value in arithmetic_of(record).items():
-            values.setdefault(ARITHMETIC[name], {})[value] = None
+        for name, value in _computed_with(record).items():
+            values.setdefault(name, {})[value] = None
     return {name: tuple(each) for name, each in values.items() if len(each) > 1}
 
 
@@ -70,14 +83,14 @@ def reuse_note(records: Iterable[Record], here: Mapping[str, Mapping[str, str]])
 
     Args:
         records: of the cells that are reused.
-        here: `arithmetic_here` by device.
+        here: `computed_here` by device.
     """
     found: Counter[tuple[str, str, str]] = Counter()
     others = 0
     for record in records:
-        made_with, now = arithmetic_of(record), here.get(str(record.cell.get("device", "cpu")), {})
+        made_with, now = _computed_with(record), here.get(str(record.cell.get("device", "cpu")), {})
         changed = [name for name, value in made_with.items() if value != now.get(name, value)]
-        found.update((ARITHMETIC[name], made_with[name], now[name]) for name in changed)
+        found.update((name, made_with[name], now[name]) for name in changed)
         others += bool(changed)
     if not others:
         return ""

@@ -9,7 +9,7 @@ from tests.bench import tiny
 from thiefbench.suite.analysis.differences import settings_of
 from thiefbench.suite.report.compare import compared, settings
 from thiefbench.suite.report.page import write_report
-from thiefbench.suite.store.arithmetic import arithmetic_here, arithmetic_said, mixture, reuse_note
+from thiefbench.suite.store.arithmetic import arithmetic_of, computed_here, maker_of, mixture, reuse_note
 from thiefbench.suite.store.records import Record, Store
 
 
@@ -37,20 +37,23 @@ def test_a_mixture_names_what_differs() -> None:
     assert settings_of(old, new) == ["torch 2.11.0 and 2.12.0"]
 
 
-def test_processors_of_two_makers_are_two_arithmetics() -> None:
-    """Their last bits differ with the same vector instructions, as torch's matrix library goes by the maker."""
+def test_a_processor_of_another_maker_is_said() -> None:
     one, other = (made(capability="AVX512", processor_model=f"{maker} family 6") for maker in ("Amber", "Basalt"))
     assert mixture([one, other]) == "Its cells were computed with different processor maker Amber and Basalt."
     assert not mixture([one, made(capability="AVX512", processor_model="Amber family 7 model 1")]), "a newer one"
     assert not mixture([one, made(capability="AVX512")]), "an older record does not say it"
-    joined = {"capability": "AVX512", "processor_model": "Basalt family 1 / Amber family 2 / Amber family 1"}
-    assert arithmetic_said({"torch": "2.12.0"}, joined, "cpu")["maker"] == "Amber / Basalt"
-    assert "maker" not in arithmetic_said({}, {"processor_model": "Amber family 6"}, "cuda")
-    assert arithmetic_here("cpu")["maker"]
+    cuda = [made("cuda", processor_model=f"{maker} family 6") for maker in ("Amber", "Basalt")]
+    assert not mixture(cuda), "a GPU computes"
+    assert arithmetic_of(one) == arithmetic_of(other), "they may be measured against each other"
+    assert reuse_note([one, other], {"cpu": {"processor maker": "Amber"}}) == (
+        "1 cell of the store, made with processor maker Basalt (here: Amber), is reused; a new run may differ"
+    )
+    assert maker_of({"processor_model": "Basalt family 1 / Amber family 2 / Amber family 1"}) == "Amber / Basalt"
+    assert "processor maker" in computed_here("cpu")
 
 
 def test_the_reuse_of_cells_from_other_arithmetic_is_one_sentence() -> None:
-    here = {"cpu": {"torch": "2.12.0", "capability": "AVX2"}}
+    here = {"cpu": {"torch": "2.12.0", "vector capability": "AVX2", "processor maker": "Amber"}}
     same, old = made(torch="2.12.0", capability="AVX2"), made(torch="2.11.0", capability="AVX2")
     assert not reuse_note([same, made(torch="2.12.0")], here)
     assert reuse_note([same, old], here) == (
