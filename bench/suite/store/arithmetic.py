@@ -3,9 +3,10 @@
 They change last bits, which training amplifies to other tokens. They are not part of a cell's identity, so that a store
 can move to another machine; instead, reports say if cells of one comparison differ in them.
 
-So does the processor's maker, probably as torch's matrix library chooses its loops by it: of 27 cells that an Intel and an AMD
-processor with equal vector instructions trained for 24 rounds, 10 had other completions, the first of them in rounds 18
-to 24. Nearly everybody has one of the two, so published cells serve both, and a row says where the makers differ.
+So does the processor's maker, probably as torch's matrix library chooses its loops by it: of 27 cells that an Intel and
+an AMD processor with equal vector instructions trained for 24 rounds, 10 had other completions, the first of them in
+rounds 18 to 24. Nearly everybody has one of the two, so published cells serve both, and a row says where the makers
+differ.
 """
 
 from __future__ import annotations
