@@ -28,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> str:
     entries, seen = root / "entries", root / "verified"
     verified(seen, entry(entries, "best", prevents(0.9), SUITE, name="Zeta"), "re-executed")
     verified(seen, entry(entries, "tenth", prevents(0.1), SUITE, name="beta"), "rescored", flags=("depends on order",))
-    verified(seen, entry(entries, "below", prevents(-0.5), SUITE, name="Alpha"), "rescored")
+    verified(seen, entry(entries, "below", prevents(-0.2), SUITE, name="Alpha"), "rescored")
     entry(entries, "claims", prevents(0.95), SUITE, name="<script>document.title='owned'</script>" + "W" * 150)
     verified(seen, entry(entries, "strict", prevents(1.0, utility=0.4), SUITE, name="Strict"), "re-executed")
     verified(seen, entry(entries, "forged", prevents(), SUITE, name="Forged"), "rejected", reasons=("it was forged",))
