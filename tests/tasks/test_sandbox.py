@@ -155,11 +155,15 @@ def test_many_programs_keep_their_order_and_leave_nothing() -> None:
     grown = 2 * os.cpu_count()  # type: ignore[operator]  # processes and sockets of workers that started meanwhile
     assert len(list(Path("/proc/self/fd").iterdir())) <= files + grown
     assert eventually(lambda: len(family(os.getpid())) <= before + grown)
-    zombies = []
-    for process in family(os.getpid()):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it ended just now and was waited for
-            zombies += [process] if ") Z " in Path(f"/proc/{process}/stat").read_text() else []
-    assert not zombies
+
+    def zombies() -> list[int]:
+        found = []
+        for process in family(os.getpid()):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it ended just now and was waited for
+                found += [process] if ") Z " in Path(f"/proc/{process}/stat").read_text() else []
+        return found
+
+    assert eventually(lambda: not zombies()), "one that ended just now is waited for in a moment"
 
 
 def test_threads_of_the_caller() -> None:
