@@ -15,7 +15,6 @@ from thiefbench.leaderboard.checking.findings import (
     Finding,
     RuleBroken,
     RuleWarning,
-    answered,
     ask_all,
     files_are_small,
     imports_what_it_may,
@@ -96,13 +95,7 @@ def check(subject: Subject) -> Iterator[Finding]:
         SandboxUnavailable: this machine has no working sandbox, and the check is not unsafe.
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
-    questions = list(QUESTIONS)
-    made: Callable[[Subject], str] = _is_made
-    try:
-        warm = subject.make()  # while it lives, others start at once  # noqa: F841
-    except DefenseError as error:
-        questions, made = answered(QUESTIONS, _is_made, error)
-    yield from ask_all(questions, subject, DefenseError, (made, _keeps_the_contract))
+    yield from ask_all(QUESTIONS, subject, DefenseError, (_is_made, _keeps_the_contract), subject.make, _is_made)
 
 
 # --- the contract ---

@@ -24,7 +24,6 @@ from thiefbench.leaderboard.checking.findings import (
     Finding,
     RuleBroken,
     RuleWarning,
-    answered,
     ask_all,
     files_are_small,
     imports_what_it_may,
@@ -121,13 +120,8 @@ def check_attack(subject: AttackSubject) -> Iterator[Finding]:
         SandboxUnavailable: this machine has no working sandbox.
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
-    questions = list(ATTACK_QUESTIONS)
-    made: Callable[[AttackSubject], str] = _is_made
-    try:
-        warm = subject.attack  # while it lives, others start at once  # noqa: F841
-    except AttackError as error:
-        questions, made = answered(ATTACK_QUESTIONS, _is_made, error)
-    yield from ask_all(questions, subject, AttackError, (made, _fits, _submits))
+    first = (_is_made, _fits, _submits)
+    yield from ask_all(ATTACK_QUESTIONS, subject, AttackError, first, lambda: subject.attack, _is_made)
 
 
 def _is_made(subject: AttackSubject) -> str:

@@ -17,7 +17,6 @@ from thiefbench.defenses.stages.base import PIPELINE, StageCheck
 from thiefbench.leaderboard.checking.findings import (
     Finding,
     RuleBroken,
-    answered,
     ask_all,
     files_are_small,
     imports_what_it_may,
@@ -103,13 +102,9 @@ def check_rule(subject: RuleSubject) -> Iterator[Finding]:
         SandboxUnavailable: this machine has no working sandbox, and the check is not unsafe.
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
-    questions = list(QUESTIONS[subject.kind])
-    try:
-        warm = subject.make()  # while it lives, others start at once  # noqa: F841
-    except DefenseError as error:
-        questions, _ = answered(questions, _is_made, error)
+    questions = QUESTIONS[subject.kind]
     first = [ask for name, ask in questions if name in (_MADE, _JOINS, _JUDGES)]
-    yield from ask_all(questions, subject, DefenseError, first)
+    yield from ask_all(questions, subject, DefenseError, first, subject.make, _is_made)
 
 
 def _is_made(subject: RuleSubject) -> str:

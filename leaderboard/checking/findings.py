@@ -47,17 +47,31 @@ def ask_all(
     subject: Subject,
     fault: type[Exception],
     first: Collection[Ask[Subject]],
+    make: Callable[[], object],
+    made: Ask[Subject],
 ) -> Iterator[Finding]:
     """Ask all questions, in order; stop if one of the `first` fails, because the others then say nothing.
+
+    What `make` makes lives as long as the questions, so that others of its kind start at once. If it fails, that is the
+    answer to `made`, so that nobody waits for the same fault twice.
 
     Args:
         questions: each with the function that answers it.
         subject: what they are about.
         fault: what the isolated submission raises for whatever it does wrong; a finding like a broken rule.
         first: the functions of the questions without which nothing else can be asked.
+        make: makes the isolated submission.
+        made: the function of the question whether it can be made.
     """
+    met = None
+    try:
+        warm = make()  # noqa: F841
+    except fault as error:
+        met = error
     for question, ask in questions:
         try:
+            if met is not None and ask is made:
+                raise met
             finding = Finding(question, "ok", ask(subject))
         except RuleWarning as doubt:
             finding = Finding(question, "warning", str(doubt))
@@ -66,26 +80,6 @@ def ask_all(
         yield finding
         if finding.status == "FAILED" and ask in first:
             return
-
-
-def answered(
-    questions: Sequence[tuple[str, Ask[Subject]]], asked: Ask[Subject], fault: Exception
-) -> tuple[list[tuple[str, Ask[Subject]]], Ask[Subject]]:
-    """The same questions where one of them met a fault already, so that nobody waits for the same fault again.
-
-    Args:
-        questions: each with the function that answers it.
-        asked: the function whose question it is.
-        fault: that it met.
-
-    Returns:
-        The questions, and the function that now stands in place of `asked`.
-    """
-
-    def fails(_: Subject) -> str:
-        raise fault
-
-    return [(question, fails if ask is asked else ask) for question, ask in questions], fails
 
 
 def files_are_small(kind: Guests) -> Ask[Submitted]:
