@@ -43,6 +43,11 @@ _AMOUNTS: Final = frozenset(
 """Lengths, counts and times. The divergence is none of them: its estimate may lie below 0."""
 
 
+def measured(number: float | None) -> bool:
+    """Whether a number is absent, or finite and below every limit of what is measured."""
+    return number is None or (math.isfinite(number) and abs(number) <= MOST)
+
+
 def known(name: str) -> bool:
     """Whether a cell has a score or a curve of this name, by itself or for one class of nodes."""
     return name.partition(" of ")[0] in _OUTCOMES | _SHARES | _AMOUNTS | {"divergence"}
@@ -56,7 +61,7 @@ def wrong_score(name: str, attack: str, value: float | None, low: float | None, 
         attack: the spec string of its cell's attack.
         value, low, high, count: see `thiefbench.suite.store.records.Score`.
     """
-    if not 0 <= count <= MOST or not all(map(_finite, (value, low, high))):
+    if not 0 <= count <= MOST or not all(map(measured, (value, low, high))):
         return f"its {name} is no measured number"
     if value is None:
         return "" if low is high is None else f"its {name} has an interval and no value"
@@ -117,10 +122,6 @@ def _foreign() -> frozenset[str]:
     kinds: tuple[registry.Kind, ...] = ("attack", "weight_attack", "stage_attack")
     declared = {name: registry.entry(kind, name).dist for kind in kinds for name in registry.names(kind)}
     return frozenset(name for name, dist in declared.items() if dist is None or dist.name != "thiefbench")
-
-
-def _finite(number: float | None) -> bool:
-    return number is None or (math.isfinite(number) and abs(number) <= MOST)
 
 
 def _shown(number: float | None) -> str:

@@ -6,7 +6,6 @@ A record may come from a stranger: a valid checksum only shows that it was not d
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.error_messages import problem
 from thiefbench.limits import MOST_ROUNDS
 from thiefbench.suite.scenario import CellSpec
-from thiefbench.suite.store.ranges import MOST, wrong_curve, wrong_score
+from thiefbench.suite.store.ranges import MOST, measured, wrong_curve, wrong_score
 from thiefbench.suite.store.records import Record
 from thiefbench.tasks.text import one_line
 
@@ -88,21 +87,17 @@ def _wrong_number(record: Record) -> str:
     if type(rounds) is not int:
         return "its number of rounds is not valid"
     for name, score in (record.scores | record.other_rules).items():
-        if not 0 <= score.count <= MOST or not all(map(_sound, (score.value, score.low, score.high))):
+        if not 0 <= score.count <= MOST or not all(map(measured, (score.value, score.low, score.high))):
             return one_line(f"its {name} is no measured number", 100)
     for name, points in record.curves.items():
         if name in _DIVERGING:
             continue
         for point in points:
-            if not 0 <= point.round <= rounds or not all(map(_sound, (point.value, point.low, point.high))):
+            if not 0 <= point.round <= rounds or not all(map(measured, (point.value, point.low, point.high))):
                 return one_line(f"its curve {name} contains an invalid number", 100)
-    if not all(_sound(value) and value >= 0 for value in record.seconds.values()):
+    if not all(measured(value) and value >= 0 for value in record.seconds.values()):
         return "its seconds are no times"
     return ""
-
-
-def _sound(value: float | None) -> bool:
-    return value is None or (math.isfinite(value) and abs(value) <= MOST)
 
 
 def named_alike(record: Record, entry: Mapping[str, Any]) -> bool:
