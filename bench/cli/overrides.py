@@ -80,12 +80,10 @@ def _check_models(suite: Suite, task: str) -> None:
 
     Nothing is known of other tasks and models.
     """
-    from thiefbench import registry
-    from thiefbench.zoo.models import SOLVED, solving, unsuited
+    from thiefbench.zoo.models import misfit
 
-    name = registry.parse("task", task).target
-    if name in registry.names("task") and (model := unsuited(name, [part.model for part in suite.scenes])):
-        fitting = next(iter(solving(name)), "with a directory or a name on the hub")
+    if wrong := misfit(task, [part.model for part in suite.scenes]):
+        fitting = wrong.fitting or "with a directory or a name on the hub"
         raise UsageError(
-            f"--task {name}: the suite's model {model} answers {SOLVED[model]} alone; add --model {fitting}"
+            f"--task {wrong.task}: the suite's model {wrong.model} answers {wrong.answers} alone; add --model {fitting}"
         )

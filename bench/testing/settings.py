@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from thiefbench import registry
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.suite_yaml import load_suite, make_suite, merged
 from thiefbench.testing.bounds import MisuseError
-from thiefbench.zoo.models import SOLVED, solving, unsuited
+from thiefbench.zoo.models import misfit
 
 BASE = "smoke"
 ARGUMENTS = (
@@ -68,11 +67,10 @@ def _check_names(arguments: Mapping[str, Any]) -> None:
 
 def _check_model(task: Any, model: str) -> None:
     """Refuse to keep a built-in model for a declared task that it does not answer."""
-    name = registry.parse("task", task).target if isinstance(task, str) else ""
-    if name in registry.names("task") and unsuited(name, [model]):
-        fitting = next(iter(solving(name)), "a directory or a name on the hub")
+    if isinstance(task, str) and (wrong := misfit(task, [model])):
+        fitting = wrong.fitting or "a directory or a name on the hub"
         raise MisuseError(
-            f"{_WHOSE}: task={name!r}: the model {model} answers {SOLVED[model]} alone; add model={fitting!r}"
+            f"{_WHOSE}: task={wrong.task!r}: the model {model} answers {wrong.answers} alone; add model={fitting!r}"
         )
 
 

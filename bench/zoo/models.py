@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
+from thiefbench import registry
 from thiefbench.error_messages import nearest
 
 BUILT_IN = {
@@ -32,14 +34,34 @@ def solving(task: str) -> list[str]:
     return [model for model, solved in SOLVED.items() if solved == task]
 
 
-def unsuited(task: str, models: Iterable[str]) -> str:
-    """The first of some models that is known to answer another task; empty if there is none.
+class Misfit(NamedTuple):
+    """A model that answers another task than the one that it is given.
+
+    Attributes:
+        task: the name of what it is given.
+        model: the model.
+        answers: the name of the task that it answers.
+        fitting: a built-in model for the given task; None if there is none.
+    """
+
+    task: str
+    model: str
+    answers: str
+    fitting: str | None
+
+
+def misfit(task: str, models: Iterable[str]) -> Misfit | None:
+    """The first of some models that is known to answer another task.
 
     Args:
-        task: its name.
-        models: built-in ones; nothing is known of others.
+        task: a spec string; nothing is known of tasks that no package declares.
+        models: nothing is known of other models than the built-in ones.
     """
-    return next((model for model in models if SOLVED.get(model, task) != task), "")
+    name = registry.parse("task", task).target
+    if name not in registry.names("task"):
+        return None
+    fitting = next(iter(solving(name)), None)
+    return next((Misfit(name, each, SOLVED[each], fitting) for each in models if SOLVED.get(each, name) != name), None)
 
 
 def resolve(model: str) -> str:
