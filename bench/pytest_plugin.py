@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 _MARKER = (
     "thiefbench(attack=..., topology=..., rounds=..., seeds=..., task=..., model=..., swarm={...}, evaluation={...}, "
-    "placebo=..., suite=...): swarm and attack that the fixture thiefbench measures a defense in; arguments that "
-    "are left out are as in the suite smoke"
+    "placebo=..., suite=...): swarm and attack that the fixture thiefbench measures a defense in; for run, arguments "
+    "that are left out are as in the suite smoke; replay takes only attack, and all recorded attacks without it"
 )
 _OF_SUITES = ("thiefbench_defense", "thiefbench_fail_if", "thiefbench_compare")
 

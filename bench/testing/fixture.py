@@ -75,8 +75,14 @@ class ThiefBench:
             defense: as for `run`; an instance is copied, so that its own state does not change.
 
         Raises:
-            MisuseError: there is no recording of the attack, or the defense needs data that is not recorded.
+            MisuseError: the marker has other arguments than the attack, there is no recording of the attack, or the
+                defense needs data that is not recorded.
         """
+        if trained := [name for name in self._arguments if name != "attack"]:
+            raise MisuseError(
+                f"the marker thiefbench: thiefbench.replay takes recorded rounds as they are, so of the marker it takes "
+                f"only attack, not {', '.join(trained)}; remove it, or train swarms with thiefbench.run(defense=...)"
+            )
         attack = self._arguments.get("attack")
         family = None if attack is None else registry.parse("attack", attack).target
         try:

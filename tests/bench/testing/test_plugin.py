@@ -199,6 +199,7 @@ def test_the_printed_command_works_where_pytest_was_called(
         ("", "replay(Leaky).asr", "asr is about what models learn, which recorded rounds cannot say"),
         ("", "replay(Leaky).utility", "use thiefbench.run(defense=...) instead of thiefbench.replay"),
         ("(attack='subliminal')", "replay(Leaky)", "subliminal"),
+        ("(rounds=60, seeds=3)", "replay(Leaky)", "takes only attack, not rounds, seeds; remove"),
         ("(suite='tiny.yaml')", "run(Leaky).utility", "utility of my_filters:Leaky has no value at seed 0: "),
     ],
 )  # fmt: skip
