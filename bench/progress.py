@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -34,6 +36,7 @@ from thiefbench.suite.estimates.eta import (
     work,
     write_seconds,
 )
+from thiefbench.tasks.text import printable
 from thiefbench.wording import counted
 
 if TYPE_CHECKING:
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
     from thiefbench.suite.store.records import Record
 
 LINE_EVERY_SECONDS = 15.0
+
+_LEAST_OF_ATTACK = 3
+"""With less room than this, a cut name leaves out its attack."""
 
 
 @contextmanager
@@ -57,7 +63,7 @@ def watch(console: Console, workers: int = 1) -> Iterator[Listener]:
         return
     # A cell's name may be longer than the window: of all columns, only this one is cut, and the bar shrinks.
     columns = (
-        TextColumn("{task.description}", table_column=Column(ratio=3, no_wrap=True, overflow="ellipsis")),
+        _Name(table_column=Column(ratio=3, no_wrap=True)),
         BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
         TextColumn("{task.fields[rounds]}"), _Labelled("elapsed"), TimeElapsedColumn(), _Labelled("left"), _Left(),
     )  # fmt: skip
@@ -214,7 +220,7 @@ class _Bars:
     def cell(self, spec: CellSpec, done: int, total: int) -> None:
         self.tally.cell(spec, done, total)
         if spec not in self.under_way:
-            self.under_way[spec] = self.progress.add_task(escaped(spec.label), total=total, rounds="", ends=None)
+            self.under_way[spec] = self.progress.add_task(printable(spec.label), total=total, rounds="", ends=None)
         ends = _ends(self.tally.seconds_left_of(spec))
         self.progress.update(self.under_way[spec], completed=done, rounds=f"{done}/{total}", ends=ends)
         self._show_all()
@@ -256,6 +262,41 @@ def _counts(plan: RunOutline) -> str:
         rounds = f"round {begun[0]}" if begun[0] == begun[-1] else f"rounds {begun[0]} to {begun[-1]}"
         resumed = f"; {len(begun)} of them {'continues' if len(begun) == 1 else 'continue'} after {rounds}"
     return f"{counted(len(plan.missing), 'cell')} to run, {plan.cached} in the store already{resumed}"
+
+
+class _Name(ProgressColumn):
+    """What a task is: of a cell's name that is too long, the defense and the seed stay."""
+
+    def render(self, task: Task) -> RenderableType:
+        return _CutName(task.description.replace("\n", " "))
+
+
+@dataclass(frozen=True)
+class _CutName:
+    """A name as long as its column has room for."""
+
+    name: str
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, max(1, cell_len(self.name)))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield Text(cut_name(self.name, options.max_width), no_wrap=True, overflow="crop")
+
+
+def cut_name(name: str, width: int) -> str:
+    """A cell's name in so many columns of a terminal: first its attack is cut, then the beginning of its defense."""
+    if cell_len(name) <= width:
+        return name
+    attack, times, rest = name.rpartition(" x ")
+    room = width - cell_len(times + rest)
+    if not times or room > _LEAST_OF_ATTACK:
+        kept = Text(attack or name)
+        kept.truncate(room if times else width, overflow="ellipsis")
+        return kept.plain + (times + rest if times else "")
+    while rest and cell_len(rest) >= width:
+        rest = rest[1:]
+    return f"\u2026{rest}"
 
 
 class _Left(ProgressColumn):

@@ -404,8 +404,9 @@ def makers_apart(own: Mapping[str, Any], cells: Iterable[PublishedCell]) -> str:
     if not here or not there or list(there) == [here]:
         return ""
     return (
-        f"the published cells were computed on a processor of {' and of '.join(there)}, the defense's own on one of "
-        f"{here[:60]}: their last bits differ, so from some round on they are independent samples of one experiment"
+        f"the published cells were computed on a processor made by {' and by '.join(there)}, the defense's own on one "
+        f"made by {here[:60]}: their last bits differ, so from some round on they are independent samples of one "
+        "experiment"
     )
 
 

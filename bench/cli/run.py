@@ -237,7 +237,7 @@ def run(
     if as_json:
         print_json(results_as_data(results, rows))
     else:
-        print_results(out, rows)
+        print_results(out, results, rows)
     print_failures(err, records, traceback)
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)

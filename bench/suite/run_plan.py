@@ -65,8 +65,10 @@ class Resolution:
         needed = seeds_needed(gap, self.spread, self.attacks)
         enough = f"{needed} seeds" if needed else f"more than {MOST_SEEDS} seeds"
         chance = power(gap, self.spread, self.seeds, self.attacks)
-        seeds = "1 seed detects" if self.seeds == 1 else f"{self.seeds} seeds detect"
-        return f"{seeds} a difference of {gap:.2f} in {chance:.0%} of such runs; {POWER:.0%} takes {enough}"
+        return (
+            f"a difference of {gap:.2f}: found in {chance:.0%} of runs with {counted(self.seeds, 'seed')}; "
+            f"to find it in {POWER:.0%} of runs, use {enough}"
+        )
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,8 @@ def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) ->
     if plan.resolution is not None:
         known = f"measured, {plan.resolution.freedom} degrees of freedom" if plan.resolution.freedom else "assumed"
         out.print(
-            f"for two defenses whose harm prevented spreads by {plan.resolution.spread:.2f} over seeds ({known}):"
+            "how often the ranking would tell two defenses apart whose worst cases truly differ, if the harm that each "
+            f"prevents has a standard deviation of {plan.resolution.spread:.2f} over seeds ({known}):"
         )
         for gap in gaps:
             out.print(f"  {plan.resolution.text(gap)}")

@@ -80,7 +80,7 @@ class ThiefBench:
         """
         if trained := [name for name in self._arguments if name != "attack"]:
             raise MisuseError(
-                f"the marker thiefbench: thiefbench.replay takes recorded rounds as they are, so of the marker it takes "
+                "the marker thiefbench: thiefbench.replay takes recorded rounds as they are, so of the marker it takes "
                 f"only attack, not {', '.join(trained)}; remove it, or train swarms with thiefbench.run(defense=...)"
             )
         attack = self._arguments.get("attack")

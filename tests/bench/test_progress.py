@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tests.bench import tiny
-from thiefbench.progress import watch
+from thiefbench.progress import cut_name, watch
 from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import Record
@@ -95,6 +95,24 @@ def test_a_long_name_leaves_the_time_left_readable_in_a_narrow_window() -> None:
         for done in (0, 1, 2):
             listener.cell(long, done, 50)
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown(out)).splitlines()
-    own = [line for line in lines if line.startswith("varied(attack=") and "2/50" in line]
+    own = [line for line in lines if line.startswith("varied(att") and "2/50" in line]
     assert own, "its bar is there"
+    assert "\u2026 x none, seed 0 " in own[-1], "its defense and seed are not cut"
     assert re.search(r"2/50 +elapsed \d:\d\d:\d\d left \d:\d\d:\d\d$", own[-1].rstrip()), own[-1]
+
+
+@pytest.mark.parametrize(
+    ("width", "cut"),
+    [
+        (41, "text(phrase='\u4e2d\u6587') x similarity, seed 10"),
+        (35, "text(phrase=\u2026 x similarity, seed 10"),
+        (25, "\u2026similarity, seed 10"),
+        (12, "\u2026ty, seed 10"),
+    ],
+)
+def test_of_a_cut_name_the_defense_and_the_seed_stay(width: int, cut: str) -> None:
+    assert cut_name("text(phrase='\u4e2d\u6587') x similarity, seed 10", width) == cut
+
+
+def test_of_another_name_the_beginning_stays() -> None:
+    assert cut_name("all cells (3.2 s a round)", 15) == "all cells (3.2\u2026"

@@ -255,7 +255,7 @@ def test_a_processor_of_another_maker_is_measured_against_the_set_and_says_so(
     maker = maker_of(provenance("cpu", threads=0))
     monkeypatch.setattr(submit, "provenance", lambda device, threads: {"processor_model": "Amber family 1"})
     said = submit.measured_against(own)[1]
-    assert f"on a processor of {maker}, the defense's own on one of Amber: their last bits differ" in said
+    assert f"on a processor made by {maker}, the defense's own on one made by Amber: their last bits differ" in said
     folder = Path(shutil.copytree(scene.first.folder, tmp_path / "entries/mine"))
     told = json.loads((folder / "entry.json").read_text())
     told["machine"]["processor_model"] = "Amber family 1"

@@ -24,6 +24,7 @@ from thiefbench.suite.report.heterogeneity import class_rows, regime_facts
 from thiefbench.suite.report.hole import how_the_hole_works
 from thiefbench.suite.report.overview import SuiteTable, suite_table
 from thiefbench.suite.report.ranking_notes import ranking_notes
+from thiefbench.suite.report.reading_notes import doubt_note, honest_drift_note
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.samples import MOST_SAMPLES
 from thiefbench.suite.report.shades import legend
@@ -261,7 +262,8 @@ def _section(
         "seeds": comparison.seeds,
         "few": len(comparison.seeds) < FEW_SEEDS,
         "reference": comparison.reference_role,
-        "doubt": comparison.why_inconclusive,
+        "honest_drift": honest_drift_note(len({cell.seed for cell in comparison.cells if _finished_control(cell)})),
+        "doubt": doubt_note(comparison.why_inconclusive) if comparison.why_inconclusive else "",
         "computed": mixture(records),
         "paired": [
             (line.name, show_summary(difference, "rate"))
@@ -273,6 +275,10 @@ def _section(
         "submission": first_submission(comparison),
         "hole": how_the_hole_works(_first_cell(comparison)),
     }
+
+
+def _finished_control(cell: Cell) -> bool:
+    return (cell.role, cell.defense) == ("control", "none") and not cell.problem
 
 
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ from thiefbench.suite.report.drawing import (
     saved,
     short_label,
 )
+from thiefbench.suite.report.line_names import line_label
 from thiefbench.suite.report.panels import Panel, draw_panels
 from thiefbench.suite.report.plotting import Figure, settings
 from thiefbench.suite.report.series import Scale, Series, draw_series, frame, in_words, what_bands_are
@@ -122,7 +123,7 @@ def _series(comparison: Comparison, name: str, curve: str, faint: str) -> Series
     def curves(key: str) -> tuple[tuple[Any, ...], ...]:
         return tuple(tuple(record.curves.get(key, ())) for record in records) if key else ()
 
-    return Series(name, styles(comparison)[name], curves(curve), curves(faint))
+    return Series(line_label(name), styles(comparison)[name], curves(curve), curves(faint))
 
 
 def _draw(name: str, title: str, series: Sequence[Series], size: tuple[float, float], footer: str, png: bool) -> Plot:

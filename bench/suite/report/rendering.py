@@ -14,6 +14,7 @@ from jinja2 import ChoiceLoader, Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from thiefbench.suite.analysis.statistics import FEW_SEEDS
+from thiefbench.suite.report.line_names import line_label
 from thiefbench.suite.report.ranking_notes import ranking_notes
 from thiefbench.tasks.text import printable
 
@@ -32,13 +33,14 @@ def environment(*packages: str) -> Environment:
     Autoescape is on: completions, errors and spec strings are data from strangers. Characters in them that hide or turn
     text are shown by their number. `few_seeds` is known to all: below it there is no interval over seeds. So is
     `ranking_notes`, by the usual rules; a page of one suite gives its own. The filter `breakable` lets a long name go
-    on in the next line between its words only.
+    on in the next line between its words only; `line_label` gives the words for a line's name.
     """
     templates = Environment(
         loader=ChoiceLoader([_templates(package) for package in packages]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalized,
     )  # fmt: skip
     templates.filters["breakable"] = breakable
+    templates.filters["line_label"] = line_label
     templates.globals["few_seeds"] = FEW_SEEDS
     templates.globals["ranking_notes"] = ranking_notes()
     return templates

@@ -17,8 +17,11 @@ from thiefbench.engine.spec import Role
 from thiefbench.suite.analysis.cell_drift import drift_scores
 from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
 from thiefbench.suite.analysis.run_comparisons import cells_of_run, last_run
+from thiefbench.suite.report.line_names import ATTACKED, UNDEFENDED
 from thiefbench.suite.report.plain_table import plain_table
+from thiefbench.suite.report.reading_notes import CLUSTERED, doubt_note, honest_drift_note
 from thiefbench.suite.report.unseen_notice import unseen_sentences
+from thiefbench.suite.scenario import RankingRules
 from thiefbench.suite.store.records import NOTHING, Score, Store
 from thiefbench.trust import reads_strangers
 
@@ -31,6 +34,9 @@ MEASURES = {
 NAME_WIDTH = 18
 """Longer spec strings get a short name, so that 80 columns have room for "no attack, " before it, for row numbers of
 three digits and for the numbers."""
+
+_REJECTIONS = ("stop_rate", "false_rejection_rate")
+"""The measures whose intervals are clustered."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +62,30 @@ def rows_of_run(store: Store) -> list[RunRow]:
     ]
 
 
-def print_results(out: Console, rows: Sequence[RunRow]) -> None:
-    """One table of numbers per attack, with its intervals below it, and at the end the short names' meanings.
+def print_results(out: Console, store: Store, rows: Sequence[RunRow]) -> None:
+    """One table of numbers per attack, with its intervals below it, and at the end notes and the short names' meanings.
 
-    Where an ASR is low and the drift high, a sentence says so first.
+    Where an ASR is low and the drift high, a sentence says so first. Where an attack does not work without a defense,
+    one says so above its table. A control's drift is marked, as it cannot be measured like that of the other swarms.
+
+    Args:
+        out: to print to.
+        store: of the last run.
+        rows: `rows_of_run` of the store.
     """
-    for sentence in unseen_sentences(_compared(rows)):
+    comparisons = {(each.part, each.attack): each for each in _compared(rows, _rules(store))}
+    for sentence in unseen_sentences(list(comparisons.values())):
         out.print(f"[bold yellow]{escaped(sentence)}[/bold yellow]")
     names = short_names("defense", (row.cell.defense for row in rows))
     headings = short_names("attack", (row.cell.attack for row in rows))
-    for part, attack in dict.fromkeys((row.cell.part, row.cell.attack) for row in rows):
+    notes: dict[str, None] = {}  # in order, each once
+    for (part, attack), comparison in comparisons.items():
         own = [row for row in rows if (row.cell.part, row.cell.attack) == (part, attack)]
         where = f"{escaped(part)}, " if part else ""
         out.print(f"{where}attack [bold]{escaped(headings[attack])}[/bold]")
+        if doubt := comparison.why_inconclusive:
+            out.print(f"[bold yellow]Inconclusive:[/bold yellow] {escaped(doubt_note(doubt))}")
+        controls = sum(_is_control(row.cell) and not row.cell.problem for row in own)
         numbers = plain_table("", "swarm", "seed", *MEASURES.values(), pad_edge=False)
         limits = plain_table("", *MEASURES.values(), pad_edge=False)
         problems = []
@@ -79,7 +96,15 @@ def print_results(out: Console, rows: Sequence[RunRow]) -> None:
                 problems.append(f"{number}: [red]{escaped(row.cell.problem)}[/red]")
                 continue
             scores = [row.scores.get(name, NOTHING) for name in MEASURES]
-            numbers.add_row(*who, *("-" if s.value is None else f"{s.value:.3f}" for s in scores))
+            written = {
+                name: "-" if s.value is None else f"{s.value:.3f}" for name, s in zip(MEASURES, scores, strict=True)
+            }
+            if _is_control(row.cell) and written["drift"] != "-":
+                written["drift"] += "*"
+                notes[f"* {honest_drift_note(controls)}"] = None
+            if any(row.scores.get(name, NOTHING).value is not None for name in _REJECTIONS):
+                notes[CLUSTERED] = None
+            numbers.add_row(*who, *written.values())
             limits.add_row(str(number), *map(_limits, scores))
         print_whole(out, numbers)
         for problem in problems:
@@ -87,6 +112,8 @@ def print_results(out: Console, rows: Sequence[RunRow]) -> None:
         if limits.row_count:
             out.print("95 % intervals over each cell's completions, by the numbers above")
             print_whole(out, limits)
+    for note in notes:
+        out.print(escaped(note))
     for kind, shown in (("attack", headings), ("defense", names)):
         for spec, name in shown.items():
             if name != spec:
@@ -104,7 +131,12 @@ def results_as_data(store: Store, rows: Sequence[RunRow]) -> dict[str, Any]:
     }
 
 
-def _compared(rows: Sequence[RunRow]) -> list[Comparison]:
+def _rules(store: Store) -> RankingRules:
+    """Of the suite of a store's last run."""
+    return RankingRules(**last_run(store)["suite"].get("ranking", {}))
+
+
+def _compared(rows: Sequence[RunRow], rules: RankingRules) -> list[Comparison]:
     """The rows as the lines of comparisons, one for each attack."""
     comparisons = []
     for part, attack in dict.fromkeys((row.cell.part, row.cell.attack) for row in rows):
@@ -117,7 +149,7 @@ def _compared(rows: Sequence[RunRow]) -> list[Comparison]:
         lines = tuple(
             Line(name, "trained", role, defense, tuple(each)) for (name, role, defense), each in results.items()
         )
-        comparisons.append(Comparison(attack, tuple(row.cell for row in own), lines, part))
+        comparisons.append(Comparison(attack, tuple(row.cell for row in own), lines, part, rules))
     return comparisons
 
 
@@ -157,12 +189,17 @@ def print_whole(out: Console, table: Table) -> None:
     wide.print(table)
 
 
+def _is_control(cell: Cell) -> bool:
+    """Whether other cells are measured against it."""
+    return (cell.role, cell.defense) == ("control", "none")
+
+
 def _swarm(cell: Cell, names: Mapping[str, str]) -> str:
     """Which swarm a cell is, in few words."""
-    before = {"attack": "", "control": "no attack", "placebo": "placebo"}[cell.role]
-    if before and cell.defense == "none":
-        return before
-    return f"{before}, {names[cell.defense]}" if before else names[cell.defense]
+    if (cell.role, cell.defense) == ("attack", "none"):
+        return UNDEFENDED
+    before = {"attack": ATTACKED, "control": "no attack", "placebo": "placebo"}[cell.role]
+    return before if cell.defense == "none" else f"{before}, {names[cell.defense]}"
 
 
 def _limits(score: Score) -> str:

@@ -13,6 +13,7 @@ from thiefbench.suite.analysis.drift import MEASURES as DRIFT
 from thiefbench.suite.analysis.matrix import Column as MatrixColumn
 from thiefbench.suite.analysis.measures import COLUMNS, Column, Unit
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, Summary, paired
+from thiefbench.suite.report.line_names import line_label
 from thiefbench.suite.store.records import NOTHING, Score
 
 NBSP = "\u00a0"
@@ -203,7 +204,7 @@ def tex_table(heads: Sequence[str], body: Sequence[str], notes: str, above: Sequ
 
 def _tex_line(line: Line, columns: Sequence[Column]) -> list[str]:
     star = "" if line.how == "trained" else r"$^{*}$"
-    label = tex(line.name) + star
+    label = tex(line_label(line.name)) + star
     if len(line.failures) == len(line.results):
         return [label, rf"\multicolumn{{{len(columns)}}}{{c}}{{no score}}"]
     shown = [show(line.scores(column.measure), column.unit) for column in columns]

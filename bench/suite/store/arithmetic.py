@@ -23,6 +23,8 @@ ARITHMETIC = {"torch": "torch", "capability": "vector capability"}
 """The names in a record's provenance, and what they are called."""
 MAKER = "processor maker"
 """What is said beside them."""
+_MAKERS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD"}
+"""What makers are called, by the name that their processors give."""
 
 
 def arithmetic_of(record: Record) -> dict[str, str]:
@@ -41,12 +43,13 @@ def computed_here(device: str) -> dict[str, str]:
 
 
 def maker_of(made_with: Mapping[str, Any]) -> str:
-    """The processor's maker, such as "AuthenticAMD", from a record's provenance; empty if it does not say.
+    """The processor's maker, such as "AMD", from a record's provenance; empty if it does not say.
 
     Those of several processors are joined by " / ", as an entry joins what its records say.
     """
     models = str(made_with.get("processor_model") or "").split(" / ")
-    return " / ".join(sorted({words[0] for each in models if (words := each.split())}))
+    makers = {words[0] for each in models if (words := each.split())}
+    return " / ".join(sorted(_MAKERS.get(each, each) for each in makers))
 
 
 def _of(made_with: Mapping[str, Any], device: str) -> dict[str, str]:

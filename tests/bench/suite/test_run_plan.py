@@ -219,9 +219,10 @@ def test_a_plan_says_how_many_seeds_tell_a_gap_apart(tmp_path: Path, monkeypatch
     assumed = ahead(of, tmp_path / "none")
     assert assumed.resolution == Resolution(5, 1, ASSUMED_SPREAD, 0)
     said = printed(assumed)
-    assert "spreads by 0.08 over seeds (assumed)" in said
+    assert "a standard deviation of 0.08 over seeds (assumed)" in said
     needed, chance = seeds_needed(0.1, 0.08, 1), power(0.1, 0.08, 5, 1)
-    assert f"5 seeds detect a difference of 0.10 in {chance:.0%} of such runs; 80% takes {needed} seeds" in said
+    sentence = f"found in {chance:.0%} of runs with 5 seeds; to find it in 80% of runs, use {needed} seeds"
+    assert f"a difference of 0.10: {sentence}" in said
     out = StringIO()
     print_run_plan(Console(file=out, width=200), assumed, gaps=[0.07])
     assert "a difference of 0.07" in out.getvalue()

@@ -130,7 +130,7 @@ def test_a_run_s_terminal_says_it_first_too(tmp_path: Path) -> None:
     for folder, what, said in (("low", says(logit=30), True), ("high", says(asr=0.8), False)):
         kept = store(tmp_path / folder, suite(attacks=(TEXT,), seeds=(0,), defenses=("none", "logit")), what)
         out = io.StringIO()
-        print_results(Console(file=out, width=500), rows_of_run(kept))
+        print_results(Console(file=out, width=500), kept, rows_of_run(kept))
         lines = out.getvalue().splitlines()
         assert lines[0].startswith("Harm that the ASR does not see") is said
         if said:

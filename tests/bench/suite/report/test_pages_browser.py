@@ -197,7 +197,7 @@ def test_a_phone_shows_what_a_reader_needs_first(opened: Open) -> None:
     assert folds.count() == 7, "of each attack what was attacked, what is sent and answers; and how it was made"
     assert folds.evaluate_all("all => all.every((each) => !each.open)")
     assert page.locator(".claim").first.is_visible() and page.locator(".panels").first.is_visible()
-    for text in ("What was attacked", "How the hole works", "to one held-out item", "Suite, versions and hardware"):
+    for text in ("What was attacked", "Why poison is learned", "to one held-out item", "Suite, versions and hardware"):
         assert page.locator("summary", has_text=text).first.is_visible()
         assert not page.locator("details.fold", has_text=text).first.evaluate(
             "e => e.lastElementChild.checkVisibility({contentVisibilityAuto: true})"
@@ -283,7 +283,7 @@ class TestContents:
 class TestPlots:
     def test_a_legend_stands_for_the_names_on_a_phone(self, opened: Open) -> None:
         wide, narrow = opened("demo"), opened("demo", 360)
-        names = ["no attack", "none", "logit(reject='drop')"]
+        names = ["no attack", "attacked, no defense", "logit(reject='drop')"]
         assert wide.locator(".stage .line-names").is_hidden(), "where names stand beside their lines"
         legend = narrow.locator(".stage .line-names")
         assert [text.strip() for text in legend.get_by_role("listitem").all_inner_texts()] == names

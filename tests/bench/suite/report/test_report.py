@@ -341,7 +341,7 @@ class TestNumbers:
         store, ids, _, page = usual
         named = {
             "no attack": label("control", "none"),
-            "none": label("attack", "none"),
+            "attacked, no defense": label("attack", "none"),
             "logit": label("attack", "logit"),
         }
         for name, cell in named.items():
@@ -478,7 +478,7 @@ class TestNumbers:
             str(a["aria-label"]) for _, a in page.tags if str(a.get("aria-label", "")).startswith("Attack success")
         )
         end = percent(record_of(store, ids[label("attack", "none")]).scores["asr"])
-        assert f"none: 0.0 % at round 0, {end} at round 4" in asr
+        assert f"attacked, no defense: 0.0 % at round 0, {end} at round 4" in asr
 
     def test_how_it_was_made(self, usual: Usual) -> None:
         store, ids, _, page = usual
@@ -583,7 +583,10 @@ class TestWhatIsNotThere:
         store, world = Store(tmp_path), small_world()
         build(store, replace(world, says=lambda cell, progress: 0.0))
         _, page = report(store)
-        assert f"Inconclusive: undefended, {ATTACK} does not beat its control at seed 0." in page.text
+        assert (
+            f"Inconclusive: undefended, {ATTACK} does not beat its control at seed 0. So these results do not show"
+            in page.text
+        )
         assert page.row("logit")[5] == "\u2013"
 
     def test_a_second_report_replaces_the_first(self, tmp_path: Path) -> None:
@@ -618,8 +621,9 @@ class TestManyCells:
         store, ids, page = many
         values = [record_of(store, ids[label("attack", "none", seed)]).scores["asr"].value or 0.0 for seed in (0, 1, 2)]
         shown = f"{100 * sum(values) / 3:.1f} % {100 * min(values):.1f} to {100 * max(values):.1f}"
-        assert page.row("none", 1 + SHOWN)[1] == shown
-        seeds = [cells for cells in page.rows if cells[0] == "none" and len(cells) == 2 + SHOWN]
+        none = "attacked, no defense"
+        assert page.row(none, 1 + SHOWN)[1] == shown
+        seeds = [cells for cells in page.rows if cells[0] == none and len(cells) == 2 + SHOWN]
         assert [cells[1] for cells in seeds[:3]] == ["0", "1", "2"]
         assert [cells[2].split(" [")[0] for cells in seeds[:3]] == [f"{100 * value:.1f} %" for value in values]
         assert "With fewer than 5 seeds there is no interval over seeds" in page.text
@@ -739,7 +743,9 @@ class TestWriting:
             "Attack success rate, likelihood", "Attack success rate, logit", "Attack success rate, similarity",
         ]  # fmt: skip
         logit = next(each for each in drawn if each.startswith("Attack success rate, logit"))
-        assert re.search(r"\. logit: 0\.0 % .*; no attack: 0\.0 % .*; none: 0\.0 % .* at round 4\.$", logit)
+        assert re.search(
+            r"\. logit: 0\.0 % .*; no attack: 0\.0 % .*; attacked, no defense: 0\.0 % .* at round 4\.$", logit
+        )
         assert {path.name for path in (tmp_path / "report").glob("*.png")} == {
             "asr.png",
             "reward.png",

@@ -49,6 +49,8 @@ def test_a_processor_of_another_maker_is_said() -> None:
         "1 cell of the store, made with processor maker Basalt (here: Amber), is reused; a new run may differ"
     )
     assert maker_of({"processor_model": "Basalt family 1 / Amber family 2 / Amber family 1"}) == "Amber / Basalt"
+    named = (maker_of({"processor_model": f"{name} family 6"}) for name in ("GenuineIntel", "AuthenticAMD"))
+    assert list(named) == ["Intel", "AMD"], "as people call them"
     assert "processor maker" in computed_here("cpu")
 
 
