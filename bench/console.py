@@ -183,7 +183,8 @@ ThreadsOption = Annotated[
     typer.Option(
         min=1,
         max=MOST_THREADS,
-        help="CPU threads of each process. Results depend on it. Default: an equal share of the cores, at most 4.",
+        help="CPU threads of each process. Results depend on it. Default: an equal share of the cores, at most 4; "
+        "OMP_NUM_THREADS has no effect.",
         metavar="N",
         rich_help_panel=HARDWARE,
     ),

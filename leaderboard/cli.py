@@ -255,6 +255,10 @@ def submit(
             "fewer than all seeds it is listed, never ranked. Default: all seeds, in place of what it has.",
         ),
     ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Check and run nothing; say how many cells are missing, and how long they take."),
+    ] = False,
 ) -> None:
     """Check a defense, run the suite with it and write a leaderboard entry.
 
@@ -297,7 +301,9 @@ def submit(
         err.print(f"{added} will be added to {escaped(str(submission.folder))}, which has {there}")
     with stoppable():
         for line in (*submitting.measured_against(submission), *submitting.estimate(submission, workers)):
-            err.print(escaped(line))
+            (out if plan else err).print(escaped(line))
+        if plan:
+            return
         if submission.checkable:
             _check_once(submission, baseline)
         err.print(submitting.caps(chosen))

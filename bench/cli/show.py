@@ -254,12 +254,15 @@ def report(
     trust_plugins: TrustOption = False,
 ) -> None:
     """Write the results of a store's last run as HTML pages, plots, a CSV file and a LaTeX table."""
+    from thiefbench.cli.unfinished import how_to_go_on
     from thiefbench.suite.analysis.comparison import Cell
     from thiefbench.suite.report.page import write_report
     from thiefbench.suite.store.records import Store
 
     damaged: list[Cell] = []
     out.print(f"report: {escaped(str(write_report(Store(store), damaged.append, samples)))}", soft_wrap=True)
+    if command := how_to_go_on(Store(store)):
+        err.print(escaped(command), soft_wrap=True)
     for cell in damaged:
         err.print(
             f"[bold red]error:[/bold red] {escaped(f'{cell.name} ({cell.title}), seed {cell.seed}: {cell.problem}')}"

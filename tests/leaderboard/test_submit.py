@@ -194,6 +194,14 @@ def test_it_begins_with_an_estimate(store: Path, tmp_path: Path) -> None:
     assert printed.index("tiny-v1: 0 cells to run, 6 in the store already") < printed.index("first the rules")
 
 
+def test_a_plan_says_so_and_runs_nothing(tmp_path: Path, asked: list[Subject]) -> None:
+    done = invoke(tmp_path, f"{mine(tmp_path)}:Mine(word='hail')", *CREDITS, "--plan")
+    assert done.exit_code == 0, done.output
+    assert "6 cells to run, 0 in the store already" in done.stdout
+    assert asked == [], "nothing is checked"
+    assert not (tmp_path / "entries").exists() and not (tmp_path / "store/cells").exists()
+
+
 def test_the_estimate_goes_by_what_the_store_tells(store: Path, tmp_path: Path) -> None:
     empty = submit.estimate(made_in(tmp_path, store=tmp_path / "empty"))
     assert empty[:2] == [

@@ -391,11 +391,12 @@ def test_a_run_prints_a_table_and_says_what_to_do_next(cli: Cli, file: Path, tmp
     assert lines[first - 1].split() == ["stop", "false", "clean"]
     assert lines[first].split()[:4] == ["swarm", "seed", "ASR", "drift"]
     rows = [line.split() for line in lines[first + 1 : first + 4]]
-    assert [row[1:-6] for row in rows] == [["no", "attack"], ["none"], ["logit"]], "one row per swarm"
-    assert all(float(row[-4]) >= 0 for row in rows), "drift stands behind the ASR"
+    swarms = [["no", "attack"], ["attacked,", "no", "defense"], ["attacked,", "logit"]]
+    assert [row[1:-6] for row in rows] == swarms, "one row per swarm"
+    assert all(float(row[-4].removesuffix("*")) >= 0 for row in rows), "drift stands behind the ASR"
     assert lines[first + 4] == "95 % intervals over each cell's completions, by the numbers above"
     assert lines[-1] == f"attack text: {ATTACK}", "a long spec string has a short name"
-    assert all(len(line) <= 80 for line in lines[:-1]), "it fits into 80 columns"
+    assert all(len(line) <= 80 for line in lines if line[:1].isdigit()), "it fits into 80 columns"
     assert "tiny-v1: 3 cells" in ended.err, "which defenses meet a suite is no modification"
     assert f"thiefbench report {tmp_path / 'store'}" in ended.err
     again = cli("run", file, "--store", tmp_path / "store", "--threads", "1", "--defense", "logit")
@@ -481,6 +482,7 @@ def test_workers_share_the_cores(
 ) -> None:
     asked = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")  # it is no part of what the user asks for
     monkeypatch.setattr("thiefbench.suite.run_plan.look_ahead", lambda _, cells, *__: asked.extend(cells))
     monkeypatch.setattr("thiefbench.suite.run_plan.print_run_plan", lambda *_: None)
     assert cli("run", file, "--plan", *words).code == 0
