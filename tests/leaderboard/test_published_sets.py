@@ -264,7 +264,7 @@ def test_a_processor_of_another_maker_is_measured_against_the_set_and_says_so(
             (folder / "entry.json").write_text(json.dumps(told))
         (of_suite,) = site_board(entry.parent, tmp_path / "verified", scene.board.shared).suites
         (row,) = [row for row in shown_suite(of_suite, 0)["rows"] if row["page"]]
-        assert any("own on one of Amber" in note for note in row["footnotes"]) == noted
+        assert any("own on one made by Amber" in note for note in row["footnotes"]) == noted
 
 
 def test_a_set_that_lacks_seeds_does_not_let_an_entry_choose_these(
