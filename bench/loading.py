@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from thiefbench.error_messages import nearest
 from thiefbench.errors import UserError
 from thiefbench.regular_files import read_regular
 from thiefbench.sources import OF_USER, is_of_package, source_files
@@ -50,11 +51,17 @@ def class_at(kind: str, target: str) -> Any:
     place, _, name = target.rpartition(":")
     module = _imported(kind, target, place) if names_module(target) else _module_of(file_of(kind, target).resolve())
     if not inspect.isclass(getattr(module, name, None)):
-        classes = [
-            n for n, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__
-        ]
-        raise SpecStringError(f"{kind} {target}: {place} has no class {name}; it has {', '.join(classes) or 'none'}")
+        raise SpecStringError(_no_class(module, place, name))
     return getattr(module, name)
+
+
+def _no_class(module: ModuleType, place: str, name: str) -> str:
+    """Why a name of a module is not that of a class, and which classes the module defines."""
+    own = [key for key, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__]
+    known = f"; {nearest(name, own)}it has {', '.join(own)}" if own else "; it defines no class"
+    if inspect.isfunction(getattr(module, name, None)):
+        return f"{name} in {place} is a function, not a class{known}"
+    return f"{place} has no class {name}{known}"
 
 
 def file_of(kind: str, target: str) -> Path:

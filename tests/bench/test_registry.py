@@ -29,6 +29,10 @@ class Mine(Defense):
 
     def inspect(self, view):
         return [ACCEPT] * len(view.completions)
+
+
+def helper():
+    pass
 """
 
 
@@ -185,6 +189,8 @@ def test_two_files_of_one_name_are_two_modules(own: Path, tmp_path: Path) -> Non
         ("{folder}/none.py:Mine", "there is no file"),
         ("{folder}:Mine", "there is no file"),
         ("{own}:Yours", "has no class Yours; it has Mine"),
+        ("{own}:Mien", "own.py has no class Mien; did you mean Mine? it has Mine"),
+        ("{own}:helper", "helper in {own} is a function, not a class; it has Mine"),
         ("{own}:", "has no class"),
         ("{own}:NOTHING", "NOTHING"),
     ],
@@ -192,7 +198,8 @@ def test_two_files_of_one_name_are_two_modules(own: Path, tmp_path: Path) -> Non
 def test_a_file_or_class_that_is_not_there(own: Path, written: str, complaint: str) -> None:
     with pytest.raises(SpecStringError) as error:
         registry.make("defense", written.format(own=own, folder=own.parent))
-    assert complaint in sentence(error)
+    assert complaint.format(own=own) in sentence(error)
+    assert sentence(error).count("own.py") <= 1, "a path is said once"
 
 
 @pytest.mark.parametrize("content", ["def (", "import not_there_at_all", "1 / 0", "raise SystemExit(3)", "\0"])
@@ -277,6 +284,16 @@ def test_bad_arguments_name_the_allowed_ones(spec: str, complaint: str) -> None:
         (
             "defense", "Defense", "name = 'm'\n    def judge(self, row): pass",
             r"the method judge of Mine takes the place of a JudgeSpec or None; give the method another name$",
+        ),
+        (
+            "defense", "Defense", "name = 'm'; requires = frozenset({'beacon', 'homogenous'})",
+            r"requires of Mine has 'homogenous'; did you mean homogeneous\? known: homogeneous, .*, rule_rewards$",
+        ),
+        (
+            "attack", "Attack",
+            "from thiefbench.attacks.base import ThreatModel\n    name = 'm'\n"
+            "    threat = ThreatModel(context='in-context', topologies=frozenset({'horizntal'}))",
+            r"threat.topologies of Mine has 'horizntal'; did you mean horizontal\? known: vertical, horizontal$",
         ),
         ("attack", "Attack", "name = 'm'", r"Mine has no threat; set threat in the class to a ThreatModel$"),
         ("task", "Task", "name = 'm'; splits = 3", r"splits of Mine must be a tuple, not 3$"),
