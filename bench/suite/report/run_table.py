@@ -82,7 +82,7 @@ def print_results(out: Console, store: Store, rows: Sequence[RunRow]) -> None:
     for (part, attack), comparison in comparisons.items():
         own = [row for row in rows if (row.cell.part, row.cell.attack) == (part, attack)]
         where = f"{escaped(part)}, " if part else ""
-        out.print(f"{where}attack [bold]{escaped(headings[attack])}[/bold]")
+        out.print(f"{where}{_called('attack', headings[attack])}")
         if doubt := comparison.why_inconclusive:
             out.print(f"[bold yellow]Inconclusive:[/bold yellow] {escaped(doubt_note(doubt))}")
         controls = sum(_is_control(row.cell) and not row.cell.problem for row in own)
@@ -117,7 +117,7 @@ def print_results(out: Console, store: Store, rows: Sequence[RunRow]) -> None:
     for kind, shown in (("attack", headings), ("defense", names)):
         for spec, name in shown.items():
             if name != spec:
-                out.print(f"{kind} [bold]{escaped(name)}[/bold]: {escaped(spec)}", soft_wrap=True)  # to be copied
+                out.print(f"{_called(kind, name)}: {escaped(spec)}", soft_wrap=True)  # to be copied
 
 
 def results_as_data(store: Store, rows: Sequence[RunRow]) -> dict[str, Any]:
@@ -200,6 +200,11 @@ def _swarm(cell: Cell, names: Mapping[str, str]) -> str:
         return UNDEFENDED
     before = {"attack": ATTACKED, "control": "no attack", "placebo": "placebo"}[cell.role]
     return before if cell.defense == "none" else f"{before}, {names[cell.defense]}"
+
+
+def _called(kind: str, name: str) -> str:
+    """A kind and a name of it, such as one of `short_names`, which may begin with the kind."""
+    return f"{kind} [bold]{escaped(name.removeprefix(f'{kind} '))}[/bold]"
 
 
 def _limits(score: Score) -> str:

@@ -60,6 +60,14 @@ def test_many_rows_with_long_names_fit_80_columns(tmp_path: Path) -> None:
     assert f"defense oracle: {dropping}" in lines
 
 
+def test_a_numbered_name_does_not_say_its_kind_twice(tmp_path: Path) -> None:
+    joined = "similarity+length_budget+logit"
+    handmade.store(tmp_path, handmade.suite(defenses=("none", joined)), lambda cell: handmade.Numbers())
+    out = StringIO()
+    print_results(Console(file=out, width=80, soft_wrap=True), rows_of_run(Store(tmp_path)))
+    assert f"defense 1: {joined}" in out.getvalue().splitlines()
+
+
 @pytest.mark.parametrize("width", [80, 40])
 def test_nothing_is_cut(tmp_path: Path, width: int) -> None:
     of = handmade.suite(defenses=("none", LONG, "logit"), seeds=(0, 1))
