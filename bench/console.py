@@ -211,6 +211,25 @@ def stranger_s(text: str) -> str:
     return escape(one_line(text))
 
 
+def print_hanging(console: Console, label: str, text: str) -> None:
+    """Print a text behind a label; on a terminal, what does not fit into the line goes on below the text's beginning.
+
+    Args:
+        console: to print on.
+        label, text: with markup.
+    """
+    if not console.is_terminal:
+        console.print(f"{label}{text}")
+        return
+    from rich.table import Table
+
+    table = Table.grid()
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(label, text)
+    console.print(table)
+
+
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON document and nothing else; messages go to standard error.")
 ]

@@ -16,6 +16,7 @@ from thiefbench.console import (
     err,
     escaped,
     out,
+    print_hanging,
     print_json,
     typed_spec,
 )
@@ -210,15 +211,18 @@ def _show(kind: str, spec: str, as_json: bool) -> None:
         print_json(shown.as_data())
         return
     out.print(Text(printable(shown.spec), style="bold"), f"({kind})")
-    out.print(Text(printable(shown.summary)))
+    out.print(Text(printable(shown.summary or "Its class has no docstring.")))
     if shown.arguments:
         out.print()
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("argument", no_wrap=True)
         table.add_column("default", overflow="fold", max_width=24)  # so that the next column has room
-        table.add_column("what it is", overflow="fold")
+        described = any(each.about for each in shown.arguments)
+        if described:
+            table.add_column("what it is", overflow="fold")
         for each in shown.arguments:
-            table.add_row(*map(escaped, (each.name, each.default or "must be given", each.about)))
+            about = [each.about] if described else []
+            table.add_row(*map(escaped, (each.name, each.default or "must be given", *about)))
         out.print(table)
     out.print()
     if shown.needs is None:
@@ -230,19 +234,8 @@ def _show(kind: str, spec: str, as_json: bool) -> None:
 
 def _print_needs(needs: Sequence[str]) -> None:
     """Each need on a line of its own, aligned; on a terminal a longer one goes on below itself."""
-    from rich.table import Table
-
-    labelled = zip(["needs: ", *["       "] * len(needs)], needs or ["nothing"], strict=False)
-    if not out.is_terminal:
-        for label, need in labelled:
-            out.print(f"{label}{escaped(need)}")
-        return
-    table = Table.grid()
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, need in labelled:
-        table.add_row(label, escaped(need))
-    out.print(table)
+    for label, need in zip(["needs: ", *["       "] * len(needs)], needs or ["nothing"], strict=False):
+        print_hanging(out, label, escaped(need))
 
 
 @app.command()

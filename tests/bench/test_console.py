@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 
 from thiefbench.cli import show
-from thiefbench.console import WrappingConsole
+from thiefbench.console import WrappingConsole, print_hanging
 
 SENTENCE = "0 to 80 seconds, at the pace of another machine (--measure: at this machine's) " * 3
 
@@ -41,6 +41,17 @@ def test_a_command_to_copy_stays_one_line() -> None:
     out = console(terminal=True)
     out.print(SENTENCE, soft_wrap=True)
     assert shown(out) == [SENTENCE.rstrip()]
+
+
+@pytest.mark.parametrize(("terminal", "begin"), [(True, 8), (False, 0)])
+def test_what_stands_behind_a_label_goes_on_below_itself(terminal: bool, begin: int) -> None:
+    out = console(terminal)
+    print_hanging(out, "FAILED  ", SENTENCE)
+    first, *others = shown(out)
+    assert first.startswith("FAILED  0 to 80 seconds")
+    assert len(others) == (3 if terminal else 0)
+    assert {len(line) - len(line.lstrip()) for line in others} <= {begin}
+    assert not terminal or max(map(len, (first, *others))) <= 80
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -237,6 +237,19 @@ def test_show_says_what_one_plugin_is(cli: Cli, tmp_path: Path) -> None:
     assert "did you mean text" in sentence(cli("show", "attack", "txt"))
 
 
+def test_show_says_that_a_class_has_no_docstring(cli: Cli, tmp_path: Path) -> None:
+    plain = "    def __init__(self, level=3):\n        pass\n"
+    (tmp_path / "plain.py").write_text(
+        "from thiefbench.defenses.base import Defense\n\nclass Mine(Defense):\n    name = 'mine'\n"
+        f"{plain}    def inspect(self, view):\n        return []\n"
+    )
+    shown = cli("show", "defense", "plain.py:Mine").out
+    assert shown.splitlines()[1] == "Its class has no docstring."
+    assert ["level", "3"] in [line.split() for line in shown.splitlines()]
+    assert "what it is" not in shown, "a column without a word is left out"
+    assert "what it is" in cli("show", "defense", "logit").out
+
+
 def test_a_mistyped_model_gets_the_nearest_name(cli: Cli, file: Path) -> None:
     said = sentence_after_progress(cli("run", file, "--model", "micro-mth"))
     assert "did you mean micro-math or " in said
