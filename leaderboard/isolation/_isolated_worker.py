@@ -168,7 +168,7 @@ def serve(spec: str, most: int, file: int) -> None:
 def _make(spec: str) -> tuple[Defense | None, dict[str, Any]]:
     from thiefbench import registry
     from thiefbench.defenses.base import Defense
-    from thiefbench.leaderboard.isolation.guest_stream import describe
+    from thiefbench.leaderboard.isolation.guest_stream import why_not_made
 
     try:
         defense = registry.make("defense", spec)
@@ -183,7 +183,7 @@ def _make(spec: str) -> tuple[Defense | None, dict[str, Any]]:
             "judge": None if judge is None else [judge.model, judge.endpoint],
         }
     except Exception as error:
-        return None, {"number": 0, "failed": describe(error)}
+        return None, {"number": 0, "failed": why_not_made(error, spec)}
 
 
 def _answered(
@@ -205,7 +205,6 @@ def _answered(
 
 
 def _inspect(defense: Defense, stream: Stream, history: list[PastRound], request: Any, _: Any) -> dict[str, Any]:
-    from thiefbench.defenses.base import Verdict
     from thiefbench.leaderboard.isolation import wire
 
     if request["anew"]:
@@ -214,10 +213,7 @@ def _inspect(defense: Defense, stream: Stream, history: list[PastRound], request
     policy = Policy(stream)
     view = wire.view_in(request["view"], history, policy, Judge(stream), lambda items: Public(stream, items))
     policy.places = {id(completion): place for place, completion in enumerate(view.completions)}
-    verdicts = list(defense.inspect(view))
-    strange = next((verdict for verdict in verdicts if not isinstance(verdict, Verdict)), None)
-    if strange is not None:
-        raise TypeError(f"inspect gave {strange!r:.100}, which is not a Verdict")
+    verdicts = wire.given_verdicts(defense.inspect(view))
     return {"verdicts": [wire.verdict_out(verdict) for verdict in verdicts], "rng": wire.rng_out(view.rng)}
 
 

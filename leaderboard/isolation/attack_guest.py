@@ -22,7 +22,7 @@ from thiefbench.attacks.base import (
 )
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.leaderboard.isolation import attack_wire as wire
-from thiefbench.leaderboard.isolation.guest_stream import REFUSALS, Stream, describe, send
+from thiefbench.leaderboard.isolation.guest_stream import REFUSALS, Stream, describe, send, why_not_made
 from thiefbench.tasks.base import Completion, Item, Message, Split, Task, TaskError
 
 REFUSALS["QueryBudgetError"] = QueryBudgetError
@@ -86,7 +86,7 @@ def _make(spec: str, stream: Stream) -> tuple[_Guest | None, dict[str, Any]]:
             raise TypeError(f"{type(attack).__name__} is not a subclass of thiefbench.attacks.base.Attack")
         return _Guest(stream, attack), {"number": 0, **_facts(attack)}
     except Exception as error:
-        return None, {"number": 0, "failed": describe(error)}
+        return None, {"number": 0, "failed": why_not_made(error, spec)}
 
 
 def _answered(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:

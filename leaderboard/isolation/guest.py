@@ -123,7 +123,7 @@ class Guest:
             if reply.get("number") != (number or 0):
                 self._fail(f"gave a reply in {what} that belongs to no request")
             if "failed" in reply:
-                self._fail(f"failed in {what}: {wire.shown(reply['failed'], 600)}")
+                self._failed(what, wire.shown(reply["failed"], 600))
             self.seconds = seconds - left
             held = reply.get("memory")
             self.memory = max(self.memory, held) if type(held) is int and 0 <= held < 2**50 else self.memory
@@ -162,10 +162,20 @@ class Guest:
             return f"was killed in {what} ({ran.error}), as by too much memory or a broken extension module"
         return f"ended its own process in {what}" + (f": {ran.error}" if ran.error else "")
 
+    def _failed(self, what: str, why: str) -> NoReturn:
+        """As `_fail`, with the guest's own words. One that was never constructed has no name to call it by."""
+        if what == _MAKING:
+            self._end(f"the {self.kind} cannot be constructed: {why}")
+        self._fail(f"failed in {what}: {why}")
+
     def _fail(self, what: str) -> NoReturn:
+        """As `_end`, with a sentence about the guest."""
+        self._end(f"the {self.kind} {self.name} {what}")
+
+    def _end(self, why: str) -> NoReturn:
         """End the process, and raise the error that every further call will raise, too."""
         self._session.close()
-        self._error = self.fault(f"the {self.kind} {self.name} {what}")
+        self._error = self.fault(why)
         raise self._error
 
 

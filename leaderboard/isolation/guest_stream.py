@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
+from thiefbench import registry
+from thiefbench.errors import UserError
 from thiefbench.leaderboard.isolation.frames import HEADER, packed, unpacked
 from thiefbench.sources import OF_USER
 
@@ -87,8 +90,23 @@ def send(stream: Stream, reply: dict[str, Any], arrays: Sequence[NDArray[Any]] =
         stream.send({"number": reply["number"], "failed": describe(error)})
 
 
+def why_not_made(error: BaseException, spec: str) -> str:
+    """Why the object of a spec string cannot be constructed, as a clause.
+
+    Files are called by their names without their folders. A message that begins with the spec string's kind and text
+    goes on without them, because whoever reads it has asked about this one.
+    """
+    said = describe(error)
+    for target in registry.classes_in(spec):
+        file = target.rpartition(":")[0]
+        said, spec = (text.replace(file, Path(file).name) for text in (said, spec))
+    for whole in (spec, spec.partition("(")[0]):
+        said = re.sub(rf"^(attack|defense) {re.escape(whole)}: ", "", said)
+    return said
+
+
 def describe(error: BaseException) -> str:
-    """An error of the guest, with the line of its file where it was raised."""
+    """An error of the guest, with the line of its file where it was raised; a user's mistake is a sentence already."""
     place = ""
     trace = error.__traceback__
     while trace is not None:
@@ -96,4 +114,5 @@ def describe(error: BaseException) -> str:
         if trace.tb_frame.f_globals.get("__name__", "").startswith(OF_USER):
             place = f" ({Path(file).name}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}"[:MAX_ERROR] + place
+    said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return said[:MAX_ERROR] + place

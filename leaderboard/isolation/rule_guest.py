@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from thiefbench.defenses.base import Defense
-from thiefbench.leaderboard.isolation.guest_stream import Stream, describe, send
+from thiefbench.leaderboard.isolation.guest_stream import Stream, describe, send, why_not_made
 
 Answer = tuple[dict[str, Any], list[NDArray[Any]]]
 """A reply and its arrays."""
@@ -59,7 +59,7 @@ def _make(spec: str, contract: Any) -> tuple[Defense | None, dict[str, Any]]:
             )
         return rule, {"number": 0, "name": rule.name, "requires": sorted(rule.requires)}
     except Exception as error:
-        return None, {"number": 0, "failed": describe(error)}
+        return None, {"number": 0, "failed": why_not_made(error, spec)}
 
 
 def _answered(

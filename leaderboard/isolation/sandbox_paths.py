@@ -17,6 +17,7 @@ from typing import Literal
 
 from thiefbench import registry
 from thiefbench.leaderboard.isolation.limits import DEPENDENCIES, TENSOR_DEPENDENCIES
+from thiefbench.loading import names_module
 from thiefbench.sources import is_of_package, source_files
 
 _PACKAGES = ("thiefbench", "thiefbench.tasks", "thiefbench.attacks", "thiefbench.defenses", "thiefbench.leaderboard")
@@ -104,7 +105,14 @@ def _in_py_file(target: str) -> bool:
 
 
 def _regular(target: str, kind: Guests) -> Path:
-    path = Path(file := target.rpartition(":")[0]).expanduser()
+    file, _, name = target.rpartition(":")
+    if names_module(target):
+        written = f"{file.replace('.', '/')}.py:{name}"
+        raise registry.SpecStringError(
+            f"{kind} {target}: the leaderboard takes a class by its file, because an entry contains the file; write "
+            f"{written} instead"
+        )
+    path = Path(file).expanduser()
     if not path.is_file():
         raise registry.SpecStringError(f"{kind} {target}: there is no file {file}")
     return path.resolve()

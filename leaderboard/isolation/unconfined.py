@@ -13,6 +13,7 @@ from thiefbench.defenses.base import DefenderView, Defense, Verdict
 from thiefbench.defenses.stages.base import StageCheck, StageVerdict, StageView
 from thiefbench.leaderboard.isolation import wire
 from thiefbench.leaderboard.isolation.frames import FrameError, packed, unpacked
+from thiefbench.leaderboard.isolation.guest_stream import describe, why_not_made
 from thiefbench.leaderboard.isolation.isolated import DefenseError
 from thiefbench.leaderboard.isolation.limits import CAPS
 
@@ -31,9 +32,15 @@ class _Guarded:
         try:
             return call()
         except (Exception, SystemExit) as error:  # the submission's code may raise anything
-            raise DefenseError(
-                f"the {self.kind} {self.name} failed in {what}: {type(error).__name__}: {error}"
-            ) from error
+            raise DefenseError(f"the {self.kind} {self.name} failed in {what}: {describe(error)}") from error
+
+
+def _made(kind: str, spec: str) -> Any:
+    """The object of a spec string; raises DefenseError if it cannot be constructed."""
+    try:
+        return registry.make("defense", spec)
+    except (Exception, SystemExit) as error:  # as in `_Guarded`
+        raise DefenseError(f"the {kind} cannot be constructed: {why_not_made(error, spec)}") from error
 
 
 class Unconfined(_Guarded, Defense):
@@ -61,13 +68,13 @@ class Unconfined(_Guarded, Defense):
 
     def renew(self) -> None:
         """Construct the defense again."""
-        self._own: Defense = self._guarded("making it", lambda: registry.make("defense", self.spec))
+        self._own: Defense = _made(self.kind, self.spec)
         self.name, self.requires, self.judge = self._own.name, self._own.requires, self._own.judge  # type: ignore[misc]
 
     def inspect(self, view: DefenderView) -> list[Verdict]:
         """Its verdicts on a pool; raises DefenseError."""
         began = time.monotonic()
-        verdicts = self._guarded("inspect", lambda: list(self._own.inspect(view)))
+        verdicts = self._guarded("inspect", lambda: wire.given_verdicts(self._own.inspect(view)))
         self.seconds = time.monotonic() - began
         self.memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         try:
@@ -102,7 +109,7 @@ class _UnconfinedRule(_Guarded):
     def _make(self, spec: str, contract: Any) -> None:
         """Construct it; raises DefenseError if that fails, or if it does not derive from `contract`."""
         self.name = spec
-        made = self._guarded("making it", lambda: registry.make("defense", spec))
+        made = _made(self.kind, spec)
         if not isinstance(made, contract):
             raise DefenseError(f"{spec} is not a subclass of {contract.__module__}.{contract.__name__}")
         self._own, self.name, self.requires = made, made.name, made.requires

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,8 +16,10 @@ from thiefbench.defenses.answer_keys import KeyedCompletion, KeyedView, PublicSe
 from thiefbench.defenses.base import DefenderView, ItemFacts, PastRound, PoolCompletion, Verdict
 from thiefbench.defenses.rule_rewards import JudgedCompletion
 from thiefbench.defenses.skipping import ACTIONS
+from thiefbench.errors import UserError
 from thiefbench.tasks.answer_keys import AnswerKey
 from thiefbench.tasks.base import Message, Sampling
+from thiefbench.wording import counted
 
 MAX_MESSAGES, MAX_CHARACTERS, MAX_NEW_TOKENS, MAX_VOTES = 64, 1 << 20, 4096, 64
 """Limits of a defense's questions: messages and characters of a prompt, tokens and draws of a reply."""
@@ -147,6 +149,21 @@ def rng_in(data: Any) -> tuple[Any, ...]:
 # --- what comes back ---
 
 
+def given_verdicts(given: object) -> list[Verdict]:
+    """What `Defense.inspect` returned, as a list.
+
+    Raises:
+        UserError: it is no sequence of verdicts; the message says what to return.
+    """
+    expected = "return a list with one Verdict per completion, such as ACCEPT or Verdict('zero')"
+    if not isinstance(given, Iterable):
+        raise UserError(f"it returned {given!r:.100}; {expected}")
+    verdicts = list(given)
+    if strange := [each for each in verdicts if not isinstance(each, Verdict)]:
+        raise UserError(f"it returned {strange[0]!r:.100}, which is not a Verdict; {expected}")
+    return verdicts
+
+
 def verdict_out(verdict: Verdict) -> list[Any]:
     """One verdict, as the defense made it."""
     weights = None if verdict.token_weights is None else list(verdict.token_weights)
@@ -173,8 +190,8 @@ def verdicts_in(data: Any, view: DefenderView, reason: int) -> list[Verdict]:
         raise Malformed("something other than a list of verdicts")
     if len(data) != len(view.completions):
         raise Malformed(
-            f"{len(data)} verdicts for {len(view.completions)} completions; inspect returns one per completion, in the "
-            "view's order"
+            f"{counted(len(data), 'verdict')} for {counted(len(view.completions), 'completion')}; inspect returns one "
+            "per completion, in the view's order"
         )
     return [_checked(each, offered, reason) for each, offered in zip(data, view.completions, strict=True)]
 

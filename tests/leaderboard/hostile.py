@@ -270,6 +270,21 @@ class Needy(SeesLabels):
     requires: ClassVar[Any] = frozenset({"labels"})
 
 
+class Fickle(SeesLabels):
+    """Requires something else each time it is asked."""
+
+    sees_labels: ClassVar[bool] = False
+    name: ClassVar[str] = "fickle"
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    @property
+    def requires(self) -> Any:
+        self.asked += 1
+        return frozenset({"labels"} if self.asked > 2 else ())
+
+
 class AsksOutside(SeesLabels):
     sees_labels: ClassVar[bool] = False
     name: ClassVar[str] = "asks_outside"

@@ -24,6 +24,7 @@ from thiefbench.engine.swarm import Swarm
 from thiefbench.leaderboard.isolation import sandbox_paths
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
+from thiefbench.leaderboard.isolation.unconfined import Unconfined
 from thiefbench.leaderboard.isolation.wire import Malformed, scored_in
 from thiefbench.tasks import sandbox, sandbox_session
 from thiefbench.tasks.sandbox import SandboxUnavailable
@@ -334,8 +335,8 @@ def test_a_hostile_constructor_fails_alike(jail: str, deed: str) -> None:
     [
         ("too few", "gave 15 verdicts for 16 completions"),
         ("too many", "gave 17 verdicts for 16 completions"),
-        ("nothing", "TypeError"),
-        ("texts", "'accept', which is not a Verdict"),
+        ("nothing", "failed in inspect: it returned None; return a list with one Verdict per completion"),
+        ("texts", r"it returned 'accept', which is not a Verdict; return a list with .* such as ACCEPT or Verdict"),
         ("nan", "gave the score nan; a score must be a finite number"),
         ("infinite", "gave the score inf"),
         ("score text", "gave the score high"),
@@ -363,18 +364,29 @@ def test_what_is_no_verdict_is_named(what: str, said: str) -> None:
     [
         ("SeesLabels", "wants to see labels"),
         ("Nameless", "name of Nameless must be a string"),
-        ("Needy", "requires something other than homogeneous, beacon, proofs, judge"),
+        ("Needy", "requires of Needy has 'labels'; known: homogeneous, beacon, proofs, judge"),
+        ("Fickle", "requires something other than homogeneous, beacon, proofs, judge"),
         ("AsksOutside(endpoint='http://localhost:1')", "names a judge behind a server"),
         ("AsksOutside(model='/some/model')", "names a judge that no submission may ask; it may ask micro-judge"),
         ("NoDefense", "NoDefense is not a subclass"),
-        ("Nobody", "has no class Nobody"),
-        ("Does(deed='fork')", "its arguments: what, early"),
+        ("Nobody", "the defense cannot be constructed: hostile.py has no class Nobody"),
+        ("Does(deed='fork')", "the defense cannot be constructed: got an unexpected keyword argument 'deed'; "),
         ("AsksOddly", "put a question that the policy cannot answer: a token id outside the vocabulary"),
         ("Asks", "put more than 20 questions in a round"),
     ],
 )
 def test_what_is_no_defense_is_named(spec: str, said: str) -> None:
     assert said in failure(spec)
+
+
+@pytest.mark.parametrize("spec", ["Nobody", "Nameless", "Does(deed='fork')", "Does(what='nothing', early=True)"])
+def test_why_it_cannot_be_made_is_said_without_paths_and_once(spec: str) -> None:
+    for make in (Isolated, Unconfined):
+        with pytest.raises(DefenseError) as error:
+            make(f"{FILE}:{spec}")
+        said = str(error.value)
+        assert said.startswith("the defense cannot be constructed: "), said
+        assert (said.count(FILE.name) <= 1, "/" in said, "SpecStringError" in said) == (True, False, False), said
 
 
 @pytest.mark.parametrize(
