@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,7 @@ from thiefbench.console import (
     escaped,
     numerics,
     out,
+    print_hanging,
     print_json,
     stoppable,
     stranger_s,
@@ -93,14 +95,9 @@ def check(
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
     kind, chosen = kind_named(defense), load_suite(suite)
-    what = {
-        "defense": f"running two rounds of small swarms like those of {chosen.title}",
-        "aggregation": "joining vectors of a few exchanges",
-        "stage_check": "checking stages of a few made-up runs",
-    }[kind]
     if not unsafe:
         try:
-            err.print(f"in the sandbox ({backend()}); {what} ...")
+            err.print(f"in the sandbox ({backend()}) ...")
         except SandboxUnavailable as error:
             raise SandboxUnavailable(f"{error} --unsafe runs the defense without a sandbox, if you trust it.") from None
     else:
@@ -109,7 +106,7 @@ def check(
         findings = _ask(RuleSubject(defense, kind, unsafe))
     else:
         swarms = [part.swarm for part in chosen.scenes]
-        findings = _ask(Subject(defense, _samples(chosen), unsafe, suite=chosen.title, swarms=swarms))
+        findings = _ask(Subject(defense, partial(_samples, chosen), unsafe, suite=chosen.title, swarms=swarms))
     if failed := sum(finding.status == "FAILED" for finding in findings):
         out.print(f"{escaped(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
     elif why := unranked(suite, chosen):
@@ -564,6 +561,7 @@ def _samples(suite: Suite) -> list[Sample]:
     from thiefbench.leaderboard.checking.samples import recipes_for, samples
 
     torch.set_num_threads(1)
+    err.print(escaped(f"running two rounds of small swarms like those of {suite.title} ..."))
     return samples(recipes_for([part.swarm for part in suite.scenes]))
 
 
@@ -586,7 +584,7 @@ def _check_once(submission: Submission, baseline: bool) -> None:
     if (kind := kind_of(submission.suite)) != "defense":
         subject = RuleSubject(submission.checkable, kind)
     else:
-        pools, title = _samples(submission.suite), submission.suite.title
+        pools, title = partial(_samples, submission.suite), submission.suite.title
         subject = Subject(submission.checkable, pools, baseline=baseline, suite=title, swarms=swarms)
     findings = _ask(subject)
     if any(finding.status == "FAILED" for finding in findings):
@@ -626,9 +624,8 @@ def _ask_attack(attack: str) -> int:
 def _print(finding: Finding) -> None:
     style = _STYLES[finding.status]
     separator = "" if not finding.detail else "  " if finding.status == "ok" else ": "
-    out.print(
-        f"[{style}]{finding.status:7}[/{style}] {escaped(finding.question)}{separator}{stranger_s(finding.detail)}"
-    )
+    said = f"{escaped(finding.question)}{separator}{stranger_s(finding.detail)}"
+    print_hanging(out, f"[{style}]{finding.status:7}[/{style}] ", said)
 
 
 def _print_rounds(cell: str) -> Progress:

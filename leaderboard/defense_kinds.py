@@ -90,7 +90,9 @@ def check_fits(suite: Suite, defense: Defense, name: str) -> None:
 
 def unreleased(name: str) -> str:
     """Why the suite of a name is no released one, in a clause; empty for all but the path of a YAML file."""
-    return f"{name} is a file, but a submission runs a released suite" if Path(name).suffix in SUITE_FILES else ""
+    if Path(name).suffix not in SUITE_FILES:
+        return ""
+    return f"a submission needs a released suite (see `thiefbench list suites`), and {name} is a file of your own"
 
 
 def unranked(name: str, suite: Suite) -> str:

@@ -23,12 +23,18 @@ from thiefbench.leaderboard.checking.samples import Sample
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, POOL
 from thiefbench.leaderboard.isolation.unconfined import Unconfined
+from thiefbench.wording import counted
 
 WARN_ABOVE, FAIL_ABOVE = 0.05, 0.5
 """Limits on the share of honest rewarded completions that a defense rejects."""
 
 ALMOST_NOTHING = 0.1
 """Below this share of stopped poisoned rewarded completions there is a warning. All recipes' attacks count alike."""
+
+TRIED, RESTARTS = 12, (1, 6)
+"""Rounds that one instance inspects, so that what it does only later is seen, and rounds that a restart follows."""
+_GROUPS = 2
+"""Groups in the pool of each round after those of the sample, which cost less than whole pools."""
 
 Candidate = Isolated | Unconfined
 
@@ -54,7 +60,7 @@ class Subject:
 
     Attributes:
         spec: of the defense.
-        samples: the pools.
+        play: makes the pools, which takes a while: it is called only once the defense can be constructed.
         unsafe: whether it runs in this process.
         baseline: whether it may reject nearly everything, as one of the benchmark's own rows; the board shows a flag.
         suite: title of the suite that it is for.
@@ -62,7 +68,7 @@ class Subject:
     """
 
     spec: str
-    samples: Sequence[Sample]
+    play: Callable[[], Sequence[Sample]]
     unsafe: bool = False
     baseline: bool = False
     suite: str = ""
@@ -71,6 +77,11 @@ class Subject:
     def make(self, hash_seed: int = 0) -> Candidate:
         """A fresh defense, in a fresh process unless `unsafe`."""
         return Unconfined(self.spec) if self.unsafe else Isolated(self.spec, CAPS, hash_seed)
+
+    @cached_property
+    def samples(self) -> Sequence[Sample]:
+        """The pools."""
+        return self.play()
 
     @cached_property
     def rewarded(self) -> tuple[Rewarded, Rewarded]:
@@ -89,16 +100,21 @@ class Subject:
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    """Ask all questions, in order; stop if a defense cannot be constructed or breaks the contract.
+    """Ask all questions, in order; stop if a defense cannot be constructed, breaks the contract or is not determined.
+
+    The pools are made only for the first question about verdicts.
 
     Raises:
         SandboxUnavailable: this machine has no working sandbox, and the check is not unsafe.
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
-    yield from ask_all(QUESTIONS, subject, DefenseError, (_is_made, _keeps_the_contract), subject.make, _is_made)
+    first = (_imports, _is_made, _keeps_the_contract, _is_determined)  # later ones compare verdicts with each other
+    yield from ask_all(QUESTIONS, subject, DefenseError, first, subject.make, _is_made)
 
 
 # --- the contract ---
+
+_imports = imports_what_it_may("defense")
 
 _NOT_RANKED = frozenset({"versions", "logprobs"})
 """Requirements that only delayed and heterogeneous swarms meet."""
@@ -127,9 +143,14 @@ def _is_made(subject: Subject) -> str:
 
 def _keeps_the_contract(subject: Subject) -> str:
     judged = 0
-    for sample in subject.samples:
-        judged += sum(map(len, _all_rounds(subject.make(), sample)))
-    return f"{judged} completions"
+    for sample in map(_prolonged, subject.samples):
+        defense = subject.make()
+        for number in range(1, TRIED + 1):
+            try:
+                judged += len(defense.inspect(sample.view(defense, number)))
+            except DefenseError as error:
+                raise RuleBroken(f"in round {number} of {sample.name}: {error}") from error
+    return f"{judged:,} completions in {TRIED} rounds of each of {counted(len(subject.samples), 'swarm')}"
 
 
 def _is_determined(subject: Subject) -> str:
@@ -186,15 +207,26 @@ def _ignores_pseudonyms(subject: Subject) -> str:
 
 
 def _continues_after_a_restart(subject: Subject) -> str:
-    for sample in subject.samples:
-        running, restarted = subject.make(), subject.make()
-        running.inspect(sample.view(running, 1))
-        restarted.restore(running.state())
-        if restarted.state() != running.state():
-            raise RuleBroken("after restore(state()), state() differs; return all that is remembered, as JSON")
-        _compare(running.inspect(sample.view(running, 2)), restarted.inspect(sample.view(restarted, 2)), sample,
-                 "a restart after the first round", "let state() return all that later verdicts depend on")  # fmt: skip
-    return ""
+    """The restarted defense need not give the last bits of a score: it may have computed them in other batches."""
+    for sample in map(_prolonged, subject.samples):
+        running = subject.make()
+        restarted: dict[int, Candidate] = {}
+        for number in range(1, TRIED + 1):
+            verdicts = running.inspect(sample.view(running, number))
+            for after, other in restarted.items():
+                again = other.inspect(sample.view(other, number))
+                if wrong := next((pair for pair in zip(verdicts, again, strict=True) if not _alike(*pair)), None):
+                    raise RuleBroken(
+                        f"in round {number} of {sample.name} it gives a completion the verdict {_short(wrong[0])} and, "
+                        f"after a restart at the end of round {after}, {_short(wrong[1])}; let state() return "
+                        "all that later verdicts depend on"
+                    )
+            if number in RESTARTS:
+                restarted[number] = subject.make()
+                restarted[number].restore(running.state())
+                if restarted[number].state() != running.state():
+                    raise RuleBroken("after restore(state()), state() differs; return all that is remembered, as JSON")
+    return f"after rounds {' and '.join(map(str, RESTARTS))} of {TRIED}"
 
 
 def _handles(pool: Callable[[Sequence[PoolCompletion], int], list[PoolCompletion]]) -> Callable[[Subject], str]:
@@ -254,7 +286,7 @@ POISON_STOPPED = "poison is stopped"
 
 QUESTIONS: Sequence[tuple[str, Callable[[Subject], str]]] = (
     ("files are small, weights named by hash", files_are_small("defense")),
-    ("imports only what is allowed", imports_what_it_may("defense")),
+    ("imports only what is allowed", _imports),
     ("can be constructed from its spec string, twice", _is_made),
     ("one valid verdict per completion", _keeps_the_contract),
     ("equal views, equal verdicts", _is_determined),
@@ -277,6 +309,20 @@ QUESTIONS: Sequence[tuple[str, Callable[[Subject], str]]] = (
 def _all_rounds(defense: Candidate, sample: Sample) -> list[list[Verdict]]:
     """The verdicts of one instance on all rounds of a sample."""
     return [defense.inspect(sample.view(defense, number)) for number in range(1, len(sample.rounds) + 1)]
+
+
+def _prolonged(sample: Sample) -> Sample:
+    """The sample with further rounds, up to `TRIED`: a few groups each, of its own rounds in turn."""
+    rounds, poison = list(sample.rounds), list(sample.poison)
+    for number in range(len(rounds), TRIED):
+        pool, marks = (own[number % len(own)] for own in (sample.rounds, sample.poison))
+        groups = sorted({offered.group for offered in pool})
+        begin = number // len(sample.rounds) * _GROUPS
+        taken = {groups[(begin + more) % len(groups)] for more in range(_GROUPS)}
+        chosen = [(offered, mark) for offered, mark in zip(pool, marks, strict=True) if offered.group in taken]
+        rounds.append(tuple(offered for offered, _ in chosen))
+        poison.append(tuple(mark for _, mark in chosen))
+    return replace(sample, rounds=tuple(rounds), poison=tuple(poison))
 
 
 def _renamed(pool: Sequence[PoolCompletion], names: dict[str, str]) -> tuple[PoolCompletion, ...]:

@@ -120,8 +120,11 @@ def check_attack(subject: AttackSubject) -> Iterator[Finding]:
         SandboxUnavailable: this machine has no working sandbox.
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
-    first = (_is_made, _fits, _submits)
+    first = (_imports, _is_made, _fits, _submits)
     yield from ask_all(ATTACK_QUESTIONS, subject, AttackError, first, lambda: subject.attack, _is_made)
+
+
+_imports = imports_what_it_may("attack")
 
 
 def _is_made(subject: AttackSubject) -> str:
@@ -243,7 +246,7 @@ def _is_quick_and_small(subject: AttackSubject) -> str:
 
 ATTACK_QUESTIONS: Sequence[tuple[str, Callable[[AttackSubject], str]]] = (
     ("files are small, weights named by hash", files_are_small("attack")),
-    ("imports only what is allowed", imports_what_it_may("attack")),
+    ("imports only what is allowed", _imports),
     ("can be constructed from its spec string, twice", _is_made),
     ("fits a swarm", _fits),
     ("draws a payload from a family", _draws_a_family),

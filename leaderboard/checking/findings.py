@@ -52,8 +52,8 @@ def ask_all(
 ) -> Iterator[Finding]:
     """Ask all questions, in order; stop if one of the `first` fails, because the others then say nothing.
 
-    What `make` makes lives as long as the questions, so that others of its kind start at once. If it fails, that is the
-    answer to `made`, so that nobody waits for the same fault twice.
+    What `make` makes lives as long as the questions, so that others of its kind start at once. It is made for the
+    question `made`, which its failure answers, so that nobody waits for the same fault twice.
 
     Args:
         questions: each with the function that answers it.
@@ -63,15 +63,11 @@ def ask_all(
         make: makes the isolated submission.
         made: the function of the question whether it can be made.
     """
-    met = None
-    try:
-        warm = make()  # noqa: F841
-    except fault as error:
-        met = error
+    warm = None
     for question, ask in questions:
         try:
-            if met is not None and ask is made:
-                raise met
+            if ask is made:
+                warm = make()  # noqa: F841
             finding = Finding(question, "ok", ask(subject))
         except RuleWarning as doubt:
             finding = Finding(question, "warning", str(doubt))

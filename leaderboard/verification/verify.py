@@ -387,7 +387,7 @@ class _Verifier(Questions):
             rule = RuleSubject(guest.spec, self.kind, caps=self._rule_caps)
             asked = [(question, partial(ask, rule)) for question, ask in RULE_QUESTIONS[self.kind]]
         else:
-            inspecting = _Isolated(guest.spec, self.samples(suite), caps=self.options.caps)
+            inspecting = _Isolated(guest.spec, partial(self.samples, suite), caps=self.options.caps)
             asked = [(question, partial(ask, inspecting)) for question, ask in QUESTIONS]
         for question, answer in asked:
             if question in _FLAG_OF:

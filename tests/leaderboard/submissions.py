@@ -107,6 +107,35 @@ class Hides(Fine):
         pass
 
 
+class LateToFail(Fine):
+    """Raises in its third round."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        if view.round == 3:
+            raise RuntimeError("too late")
+        return super().inspect(view)
+
+
+class Remembers(Fine):
+    """Rejects everything from its ninth round on, of which its state does not tell."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        self.rounds += 1
+        return [ACCEPT if self.rounds < 9 else Verdict("zero")] * len(view.completions)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Misspelt(Fine):
+    """Requires what no swarm gives."""
+
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"homogenous"})  # type: ignore[arg-type]
+
+
 class Divides(Fine):
     """Finds no mean of an empty pool."""
 

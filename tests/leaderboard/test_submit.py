@@ -372,7 +372,7 @@ def test_anchors_are_refused(tmp_path: Path, spec: str) -> None:
             {"--suite": "smoke"},
             "no defense can be ranked on smoke: it has no placebo to beat and no cells without an attack",
         ),
-        ({"--suite": "mine.yaml"}, "mine.yaml is a file, but a submission runs a released suite; write --suite tiny"),
+        ({"--suite": "mine.yaml"}, "mine.yaml is a file of your own; write --suite tiny"),
         ({"--suite": "standart-v1"}, "there is no suite named 'standart-v1'; did you mean standard-v1 or standard-v2"),
         ({"--dtype": "float16"}, "--dtype must be float32 or bfloat16"),
         ({"--authors": "A. Author, ThiefBench"}, "the author 'ThiefBench' is kept for the benchmark's own entries"),

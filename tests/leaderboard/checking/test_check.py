@@ -57,7 +57,7 @@ def sample() -> Sample:
 
 
 def findings(spec: str, unsafe: bool = False) -> dict[str, Finding]:
-    return {finding.question: finding for finding in check(Subject(spec, [sample()], unsafe))}
+    return {finding.question: finding for finding in check(Subject(spec, lambda: [sample()], unsafe))}
 
 
 def broken(spec: str, unsafe: bool = False) -> dict[str, str]:
@@ -138,7 +138,7 @@ def solved() -> Sample:
 
 @pytest.mark.parametrize("spec", BUILT_IN)
 def test_every_built_in_defense_lets_honest_work_through(spec: str) -> None:
-    subject = Subject(spec, [solved()])
+    subject = Subject(spec, lambda: [solved()])
     ask = dict(QUESTIONS)["honest work gets through"]
     try:
         assert ask(subject).startswith("rejects ")
@@ -147,7 +147,7 @@ def test_every_built_in_defense_lets_honest_work_through(spec: str) -> None:
 
 
 def stopped(spec: str, pools: Sample) -> str:
-    return dict(QUESTIONS)[POISON_STOPPED](Subject(spec, [pools]))
+    return dict(QUESTIONS)[POISON_STOPPED](Subject(spec, lambda: [pools]))
 
 
 def test_who_stops_almost_nothing_is_told_so() -> None:
@@ -173,7 +173,7 @@ def test_reject_all_rejects_nearly_everything() -> None:
 def test_a_standing_row_may_reject_nearly_everything() -> None:
     ask = dict(QUESTIONS)["honest work gets through"]
     with pytest.raises(RuleWarning, match=r"rejects nearly everything: .* 32 of 32 honest .*; the board will flag it"):
-        ask(Subject("reject_all", [sample()], baseline=True))
+        ask(Subject("reject_all", lambda: [sample()], baseline=True))
 
 
 def test_oracle_sees_labels_and_is_asked_no_further() -> None:
@@ -192,14 +192,55 @@ def test_oracle_sees_labels_and_is_asked_no_further() -> None:
         ("Letters", "pseudonyms change nothing", "the letters of a pseudonym carry no information"),
         ("Forgets", "continues after a restart", r"after restore\(state\(\)\), state\(\) differs"),
         ("Hides", "continues after a restart", r"let state\(\) return all"),
+        ("LateToFail", "one valid verdict per completion", r"in round 3 of .*RuntimeError: too late \(submissions"),
+        ("Remembers", "continues after a restart", r"in round 9 .* after a restart at the end of round 1, accept; "),
         ("Divides", "an empty pool", r"ZeroDivisionError.*submissions\.py, line \d+"),
         ("Encodes", "hostile texts", "surrogates not allowed"),
-        ("Lazy", "one valid verdict per completion", "gave 1 verdicts for 24 completions"),
+        ("Lazy", "one valid verdict per completion", "gave 1 verdict for 24 completions"),
     ],
 )  # fmt: skip
 def test_a_fault_is_found_and_named(name: str, question: str, said: str) -> None:
     found = broken(f"{SUBMISSIONS}:{name}")
     assert re.search(said, found.get(question, "")), found
+
+
+def test_it_says_how_many_rounds_were_tried() -> None:
+    found = findings(f"{SUBMISSIONS}:Fine")
+    assert (
+        found["one valid verdict per completion"].detail
+        == f"{48 + 10 * 12} completions in 12 rounds of each of 1 swarm"
+    )
+    assert found["continues after a restart"].detail == "after rounds 1 and 6 of 12"
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+@pytest.mark.parametrize(
+    ("written", "question"),
+    [
+        ("{file}:Nobody", "can be constructed from its spec string, twice"),
+        ("{file}:Fine(x=1)", "can be constructed from its spec string, twice"),
+        ("{file}:Misspelt", "can be constructed from its spec string, twice"),
+        ("{broken}:Mine", "imports only what is allowed"),
+        ("{forbidden}:Mine", "imports only what is allowed"),
+    ],
+)
+def test_what_needs_no_pool_is_told_before_there_are_any(
+    written: str, question: str, unsafe: bool, tmp_path: Path
+) -> None:
+    """And once, whatever else the same mistake would break."""
+    (tmp_path / "broken.py").write_text("def f(:")
+    (tmp_path / "forbidden.py").write_text("import torch.nn")
+    spec = written.format(file=SUBMISSIONS, broken=tmp_path / "broken.py", forbidden=tmp_path / "forbidden.py")
+
+    def play() -> list[Sample]:
+        raise AssertionError("no pool is made")
+
+    found = [each for each in check(Subject(spec, play, unsafe)) if each.status == "FAILED"]
+    assert [each.question for each in found] == [question]
+
+
+def test_verdicts_that_are_drawn_are_not_compared_further() -> None:
+    assert list(broken(f"{SUBMISSIONS}:Clock")) == ["equal views, equal verdicts"], "it breaks all that compare, too"
 
 
 def test_a_defense_without_fault_passes_both_ways() -> None:
@@ -213,7 +254,7 @@ def test_a_defense_without_fault_passes_both_ways() -> None:
 def test_faults_are_found_without_a_sandbox_too() -> None:
     assert "order changes nothing" in broken(f"{SUBMISSIONS}:Positional", unsafe=True)
     assert "an empty pool" in broken(f"{SUBMISSIONS}:Divides", unsafe=True)
-    assert "gave 1 verdicts" in broken(f"{SUBMISSIONS}:Lazy", unsafe=True)["one valid verdict per completion"]
+    assert "gave 1 verdict for" in broken(f"{SUBMISSIONS}:Lazy", unsafe=True)["one valid verdict per completion"]
 
 
 def test_much_honest_work_lost_is_a_warning() -> None:
@@ -296,7 +337,7 @@ def test_what_loops_while_it_is_loaded_is_told_after_a_short_time(
         return Isolated(self.spec, replace(CAPS, making_seconds=1.0), hash_seed)
 
     monkeypatch.setattr(Subject, "make", make)
-    told = list(check(Subject(f"{submission(tmp_path, 'while True: pass')}:Mine", [sample()])))
+    told = list(check(Subject(f"{submission(tmp_path, 'while True: pass')}:Mine", lambda: [sample()])))
     assert told[-1].status == "FAILED"
     assert "took more than 1 seconds to be loaded and constructed; end what loops there" in told[-1].detail
     assert len(tried) == 1, "nobody waits for it twice"
@@ -325,7 +366,10 @@ def test_a_suite_that_takes_no_defense_is_told(on_the_sample: None, tmp_path: Pa
     """Its swarms may be checked in, but nothing can be submitted to it."""
     tiny.suite_file(tmp_path, task="gsm_micro(size=24)", attacks=["text"])
     for suite, why in (
-        (str(tmp_path / "tiny.yaml"), "tiny.yaml is a file, but a submission runs a released suite"),
+        (
+            str(tmp_path / "tiny.yaml"),
+            f"released suite (see `thiefbench list suites`), and {tmp_path}/tiny.yaml is a file of your own",
+        ),
         ("smoke", "no defense can be ranked on smoke: it has no placebo to beat"),
     ):
         done = CliRunner().invoke(app, ["leaderboard", "check", "logit", "--suite", suite])
@@ -341,6 +385,15 @@ def test_what_a_finding_says_moves_no_cursor() -> None:
     with out.capture() as captured:
         commands._print(Finding("can be made\x1b[2J", "FAILED", "ValueError: \x1b]0;title\x07 [red]no[/red]"))
     assert captured.get() == "FAILED  can be made<U+001B>[2J: ValueError: <U+001B>]0;title<U+0007> [red]no[/red]\n"
+
+
+def test_a_class_of_a_module_is_to_be_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submission(tmp_path, "")
+    monkeypatch.chdir(tmp_path)
+    for spec, written in (("mine:Mine", "mine.py:Mine"), ("my.own:Mine(x=1)", "my/own.py:Mine")):
+        done = CliRunner().invoke(app, ["leaderboard", "check", spec])
+        said = f"takes a class by its file, because an entry contains the file; write {written} instead"
+        assert said in str(done.exception)
 
 
 @pytest.mark.parametrize("spec", ["nowhere.py:Mine", "nonsense(", "loggit"])

@@ -64,7 +64,7 @@ def judged() -> Sample:
 
 
 def findings(spec: str, pools: Sample, swarm: SwarmSpec) -> dict[str, Finding]:
-    return {each.question: each for each in check(Subject(spec, [pools], suite="mine-v1", swarms=[swarm]))}
+    return {each.question: each for each in check(Subject(spec, lambda: [pools], suite="mine-v1", swarms=[swarm]))}
 
 
 def shown(pools: Sample) -> set[str]:
@@ -118,7 +118,7 @@ def test_tests_are_tried_in_the_sandbox_for_an_isolated_defense() -> None:
     ],
 )
 def test_every_swarm_of_the_suite_gives_it(spec: str, swarms: list[SwarmSpec], said: str) -> None:
-    found = list(check(Subject(spec, [], suite="mine-v1", swarms=swarms)))
+    found = list(check(Subject(spec, list, suite="mine-v1", swarms=swarms)))
     assert [each.status for each in found] == ["ok", "ok", "FAILED"]
     assert said in found[-1].detail
 
