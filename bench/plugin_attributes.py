@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Collection, Set
+from dataclasses import fields
 from inspect import isroutine
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_type_hints
 
 from thiefbench.attacks.base import Attack, ThreatModel
 from thiefbench.defenses.aggregation.base import AVERAGING
@@ -14,6 +16,7 @@ from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.defenses.stages.base import PIPELINE
 from thiefbench.error_messages import nearest
 from thiefbench.tasks.base import Task, Topology
+from thiefbench.wording import one_of
 
 _MISSING = object()
 _WANTED: dict[type, dict[str, tuple[type | tuple[type, ...], str]]] = {
@@ -41,6 +44,8 @@ def wrong_attribute(made: Any) -> str:
         for name, (wanted, called) in constants.items() if isinstance(made, base) else ():
             value = getattr(made, name, _MISSING)
             if isinstance(value, wanted):
+                if isinstance(value, ThreatModel) and (wrong := wrong_grant(value)):
+                    return f"in the {name} of {kind}, {wrong}"
                 continue
             if value is _MISSING:
                 return f"{kind} has no {name}; set {name} in the class to {called}"
@@ -49,8 +54,29 @@ def wrong_attribute(made: Any) -> str:
             return f"{name} of {kind} must be {called}, not {value!r:.100}"
     if isinstance(made, Defense):
         return _unknown_name(f"requires of {kind}", made.requires, _REQUIREMENTS)
-    if isinstance(made, Attack):
-        return _unknown_name(f"threat.topologies of {kind}", made.threat.topologies, get_args(Topology))
+    return ""
+
+
+def wrong_grant(threat: ThreatModel) -> str:
+    """What is wrong with the fields of a threat model, in a clause that names the first one; empty if nothing is.
+
+    Args:
+        threat: a stranger's, too; what its fields hold is shown shortened.
+    """
+    kinds, topologies = get_args(get_type_hints(ThreatModel)["context"]), get_args(Topology)
+    for name in (each.name for each in fields(ThreatModel)):
+        value = getattr(threat, name)
+        if name == "context":
+            fits, wanted = value in kinds, one_of([repr(each) for each in kinds])
+        elif name == "topologies":
+            fits = isinstance(value, Set) and bool(value) and value <= set(topologies)
+            wanted = f"a set of one or both of {topologies[0]!r} and {topologies[1]!r}"
+        elif name == "queries":
+            fits, wanted = type(value) is int and value >= 0, "a whole number of at least 0"
+        else:
+            fits, wanted = type(value) is bool, "True or False"
+        if not fits:
+            return f"{name} must be {wanted}, not {reprlib.repr(value)}"
     return ""
 
 

@@ -274,6 +274,9 @@ def test_bad_arguments_name_the_allowed_ones(spec: str, complaint: str) -> None:
     sentence(error)
 
 
+THREAT = "from thiefbench.attacks.base import ThreatModel; threat = ThreatModel"
+
+
 @pytest.mark.parametrize(
     ("kind", "base", "body", "complaint"),
     [
@@ -289,13 +292,27 @@ def test_bad_arguments_name_the_allowed_ones(spec: str, complaint: str) -> None:
             "defense", "Defense", "name = 'm'; requires = frozenset({'beacon', 'homogenous'})",
             r"requires of Mine has 'homogenous'; did you mean homogeneous\? known: homogeneous, .*, rule_rewards$",
         ),
-        (
-            "attack", "Attack",
-            "from thiefbench.attacks.base import ThreatModel\n    name = 'm'\n"
-            "    threat = ThreatModel(context='in-context', topologies=frozenset({'horizntal'}))",
-            r"threat.topologies of Mine has 'horizntal'; did you mean horizontal\? known: vertical, horizontal$",
-        ),
         ("attack", "Attack", "name = 'm'", r"Mine has no threat; set threat in the class to a ThreatModel$"),
+        (
+            "attack", "Attack", f"name = 'm'; {THREAT}('in context')",
+            r"in the threat of Mine, context must be 'in-context' or 'out-of-context', not 'in context'$",
+        ),
+        (
+            "attack", "Attack", f"name = 'm'; {THREAT}('in-context', 'vertical')",
+            r"topologies must be a set of one or both of 'vertical' and 'horizontal', not 'vertical'$",
+        ),
+        (
+            "attack", "Attack", f"name = 'm'; {THREAT}('in-context', frozenset({{'sideways'}}))",
+            r"topologies must be a set of one or both of 'vertical' and 'horizontal', not frozenset\({'sideways'}\)$",
+        ),
+        (
+            "attack", "Attack", f"name = 'm'; {THREAT}('in-context', oracle='no')",
+            r"oracle must be True or False, not 'no'$",
+        ),
+        (
+            "attack", "Attack", f"name = 'm'; {THREAT}('in-context', queries=True)",
+            r"queries must be a whole number of at least 0, not True$",
+        ),
         ("task", "Task", "name = 'm'; splits = 3", r"splits of Mine must be a tuple, not 3$"),
     ],
 )  # fmt: skip
