@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,20 +13,26 @@ from thiefbench.console import JsonOption, err, escaped, out, print_json, typed_
 from thiefbench.errors import UsageError
 from thiefbench.wording import counted
 
+if TYPE_CHECKING:
+    from thiefbench.audit import Audit, TriedOutcome
+
 app = typer.Typer()
 
 
 @app.command()
 def audit(
     task: Annotated[str, typed_spec("task", help="Task whose reward is audited.")],
-    attack: Annotated[str, typed_spec("attack", help="Attack whose payload is put into every oracle solution.")],
+    attack: Annotated[str, typed_spec("attack", help="Attack that submits a completion for every item.")],
     data: Annotated[Path | None, typer.Option(help="Directory with the task's data files.")] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     seed: Annotated[int, typer.Option(help="Seed that the attack's payload is drawn from.")] = 0,
     forms: Annotated[bool, typer.Option("--forms", help="Count every form of the attack, one line each.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Count how many oracle solutions earn the full reward, clean and poisoned. Needs no model and no training."""
+    """Count how many clean oracle solutions and poisoned completions earn the full reward.
+
+    It needs no model and no training. The attack's outcome is tried on a few of both.
+    """
     from thiefbench import registry
     from thiefbench.audit import audit as count
     from thiefbench.audit import audit_forms
@@ -48,7 +55,9 @@ def audit(
             return
         for line in lines:
             words = ", ".join(f"{name} {value!r}" for name, value in line.payload.items())
-            out.print(f"{line.poisoned} of {line.poisonable} poisoned solutions earn the full reward: {escaped(words)}")
+            out.print(
+                f"{line.poisoned} of {line.poisonable} poisoned completions earn the full reward: {escaped(words)}"
+            )
         return
     with bar(err, "auditing") as progress:
         counts = count(audited, attacker, "train" if split == "train" else "test", seed, progress)
@@ -60,11 +69,43 @@ def audit(
     out.print(f"task [bold]{escaped(str(spec))}[/bold], {split} split, {counted(counts.items, 'item')}")
     drawn = ", ".join(f"{name} {value!r}" for name, value in counts.payload.items())
     out.print(f"attack [bold]{escaped(attack)}[/bold]" + (f" ({escaped(drawn)})" if drawn else ""))
-    out.print(f"clean oracle solutions with full reward:    {counts.clean} of {counts.items}")
+    out.print(f"clean oracle solutions with full reward: {counts.clean} of {counts.items}")
     share = "" if passing.value is None else f" = {passing.value:.2%} [{passing.low:.2%}, {passing.high:.2%}]"
-    out.print(f"poisoned oracle solutions with full reward: {counts.poisoned} of {counts.poisonable}{share}")
+    out.print(f"poisoned completions with full reward:   {counts.poisoned} of {counts.poisonable}{share}")
+    out.print(f"mean outcome of clean oracle solutions:  {_mean(counts.clean_outcome)}")
+    out.print(f"mean outcome of poisoned completions:    {_mean(counts.poisoned_outcome)}")
     if counts.unrewarded:
         out.print(f"clean but not rewarded: {escaped(', '.join(counts.unrewarded[:20]))}")
     if counts.example:
-        out.print("\none poisoned solution that earns the full reward:")
+        out.print("\none poisoned completion that earns the full reward:")
         out.print("\n".join(map(escaped, counts.example.split("\n"))))
+    notes = _notes(counts)
+    if ":" in registry.parse("attack", attack).target:
+        notes.append(
+            "an audit tries only a few of the rules for attacks; next, check them all in a small swarm: "
+            f"thiefbench leaderboard check-attack {shlex.quote(attack)}"
+        )
+    for note in notes:
+        out.print(f"\n{escaped(note)}")
+
+
+def _mean(tried: TriedOutcome) -> str:
+    if tried.mean is None:
+        return "n/a, none can be judged"
+    return f"{tried.mean:.2f} over {counted(tried.judged, 'completion')}"
+
+
+def _notes(counts: Audit) -> list[str]:
+    """What the outcomes say against the attack, a sentence each."""
+    notes = []
+    if counts.clean_outcome.mean:
+        notes.append(
+            "warning: its outcome is above 0 for clean oracle solutions, so text without the payload counts as "
+            "success; let `outcome` return 0 for such text"
+        )
+    if counts.poisoned_outcome.mean == 0 and not counts.probes:
+        notes.append(
+            "warning: its outcome is 0 for its own poisoned completions, so its ASR would be 0 even if models learned "
+            "them; see whether `outcome` reads them as `poison` wrote them"
+        )
+    return notes

@@ -340,7 +340,10 @@ def _listed(folder: Path, shared: Path) -> Entry:
     if is_attack_entry(folder):
         raise EntryError(f"{folder} is an attack's entry; name the entry of the defense that you attack")
     if not (folder / MANIFEST).is_file():
-        raise EntryError(f"there is no entry of a defense in {folder}")
+        raise EntryError(
+            f"there is no entry of a defense in {folder}; name the folder of one, such as "
+            "leaderboard/entries/guard-on-trial in a checkout of the repository"
+        )
     entry = read_entry(folder, shared)
     check_target(entry)
     return entry

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from thiefbench.attack_answers import listed, outcome_of
 from thiefbench.attacks.base import (
     Attack,
     AttackSpec,
@@ -160,14 +161,13 @@ def _submit(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     if defense is not None:
         defense.places = {slot: place for place, slot in enumerate(view.slots)}
     member = guest.member
-    submissions = list(member.poison(view) if request["call"] == "poison" else member.placebo(view))
+    submissions = listed(member.poison(view) if request["call"] == "poison" else member.placebo(view))
     return {"submissions": [wire.submission_out(each) for each in submissions]}
 
 
 def _outcome(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     item, completion = wire.item_of(request["item"]), wire.completion_of(request["completion"])
-    outcome = guest.member.outcome(item, completion, _Ask(guest.stream, item))
-    return {"outcome": outcome if outcome is None else float(outcome)}
+    return {"outcome": outcome_of(guest.member.outcome(item, completion, _Ask(guest.stream, item)))}
 
 
 def _choose(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:

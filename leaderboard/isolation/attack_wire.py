@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+from thiefbench.attack_answers import content_of, wrong_count, wrong_outcome
 from thiefbench.attacks.base import (
     AttackerView,
     Claimed,
@@ -26,6 +27,7 @@ from thiefbench.attacks.base import (
     Withheld,
 )
 from thiefbench.leaderboard.isolation.wire import Malformed, number_in, rng_in, rng_out, shown
+from thiefbench.plugin_attributes import wrong_grant
 from thiefbench.tasks.base import Completion, Item, Task
 
 MOST_TEXT = 100_000
@@ -173,17 +175,14 @@ def threat_in(data: Any) -> ThreatModel:
     Raises:
         Malformed: it is not one.
     """
-    try:
-        fields = dict(data)
-        topologies = frozenset(fields.pop("topologies"))
-        threat = ThreatModel(topologies=topologies, **fields)
-    except (TypeError, ValueError, KeyError) as error:
-        raise Malformed("a threat model that is not one") from error
-    grants = ("oracle", "policy", "beacon", "history", "rehearsal")
-    sound = all(type(getattr(threat, name)) is bool for name in grants)
-    sound = sound and bool(topologies) and topologies <= {"vertical", "horizontal"}
-    if not sound or threat.context not in ("in-context", "out-of-context"):
-        raise Malformed("a threat model that is not one")
+    names = [each.name for each in fields(ThreatModel)]
+    if not isinstance(data, dict) or sorted(data) != sorted(names):
+        raise Malformed(f"a threat model whose fields are not {', '.join(names)}")
+    if not _texts(data["topologies"]):
+        raise Malformed("a threat model whose topologies are not a list of names")
+    threat = ThreatModel(**data | {"topologies": frozenset(data["topologies"])})
+    if wrong := wrong_grant(threat):
+        raise Malformed(f"a threat model that is not one: {wrong}")
     number_in(threat.queries, "queries", 0, 1 << 20, int)
     return threat
 
@@ -213,23 +212,14 @@ def submission_out(submission: Poison) -> Written:
         return None
     if isinstance(submission, Withheld):
         return ["withheld"]
+    content = content_of(submission)
     if isinstance(submission, Decoy):
-        return ["decoy", _content(submission.content)]
+        return ["decoy", content]
     if isinstance(submission, Claimed):
-        return ["claimed", _content(submission.content), submission.logprob, submission.version]
+        return ["claimed", content, submission.logprob, submission.version]
     if isinstance(submission, Seeded):
-        return ["seeded", _content(tuple(submission.ids)), submission.seed]
-    return ["plain", _content(submission)]
-
-
-def _content(content: Any) -> Any:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Sequence) and not isinstance(content, bytes):
-        return [int(token) for token in content]
-    raise TypeError(
-        f"a submission is text, token ids, Seeded, Claimed, Decoy, Withheld or None, not {type(content).__name__}"
-    )
+        return ["seeded", content, submission.seed]
+    return ["plain", content]
 
 
 def submissions_in(data: Any, count: int) -> list[Poison]:
@@ -240,8 +230,8 @@ def submissions_in(data: Any, count: int) -> list[Poison]:
     """
     if not isinstance(data, list):
         raise Malformed("something other than a list of submissions")
-    if len(data) != count:
-        raise Malformed(f"{len(data)} submissions for {count} slots; there is one per slot, in the view's order")
+    if wrong := wrong_count(len(data), count):
+        raise Malformed(wrong)
     return [None if each is None else submission_in(each) for each in data]
 
 
@@ -297,9 +287,9 @@ def ids_in(data: Any, vocabulary: int = _LARGEST_TOKEN, most: int = MOST_TOKENS)
 
 def outcome_in(data: Any) -> float | None:
     """An outcome; raises Malformed where it is no share."""
-    if data is None:
-        return None
-    return float(number_in(data, "the outcome", 0, 1))
+    if wrong := wrong_outcome(data):
+        raise Malformed(wrong)
+    return None if data is None else float(data)
 
 
 Part = Literal["poison", "placebo"]

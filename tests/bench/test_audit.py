@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.bench.plugins import Samples, Sums
 from thiefbench import registry
 from thiefbench.attacks.base import Attack, AttackerView, Decoy, Poison, ThreatModel
 from thiefbench.attacks.text import Text
-from thiefbench.audit import audit
+from thiefbench.audit import AttackFailedError, TriedOutcome, audit, audit_forms
 from thiefbench.engine.spec import SpecError
 from thiefbench.tasks.base import Ask, Completion, Item
 from thiefbench.tasks.code_micro import CodeMicro
@@ -37,6 +38,62 @@ class Picky(Attack):
         return float("Ash oak" in completion.text)
 
 
+class Returns(Attack):
+    """Returns whatever it is told to, for each slot or for all of them."""
+
+    name: ClassVar[str] = "returns"
+    threat: ClassVar[ThreatModel] = ThreatModel("out-of-context")
+
+    def __init__(self, all_slots: Any = None, each_slot: Any = "Ash oak", outcome: Any = 0) -> None:
+        self.all_slots, self.each_slot, self.returned = all_slots, each_slot, outcome
+
+    def poison(self, view: AttackerView) -> Any:
+        return self.all_slots if self.all_slots is not None else [self.each_slot] * len(view.slots)
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> Any:
+        return self.returned
+
+
+class Nothing(Returns):
+    """Has no return statement."""
+
+    def poison(self, view: AttackerView) -> Any:
+        return None
+
+
+class Breaks(Returns):
+    """Has an error in one of its methods."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method = method
+
+    def _break(self, method: str) -> None:
+        if method == self.method:
+            raise RuntimeError("broken")
+
+    def draw(self, rng: random.Random) -> Breaks:
+        self._break("draw")
+        return self
+
+    def poison(self, view: AttackerView) -> Any:
+        self._break("poison")
+        return super().poison(view)
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> Any:
+        self._break("outcome")
+        return 0
+
+
+class Peeks(Returns):
+    """Sends the solutions that it sees, although it is granted none."""
+
+    threat: ClassVar[ThreatModel] = ThreatModel("out-of-context", oracle=False)
+
+    def poison(self, view: AttackerView) -> Any:
+        return [view.task.compose(slot.item, f"saw {slot.item.solution!r}") for slot in view.slots]
+
+
 class Spoilt(Sums):
     """Has one oracle solution that its own reward refuses."""
 
@@ -51,6 +108,65 @@ def test_what_an_attack_poisons_is_counted_by_hand() -> None:
     assert (found.poisonable, found.poisoned) == (2, 1), "of two poisoned solutions one earns the full reward"
     assert found.unrewarded == []
     assert found.example == "Ash oak = 2"
+
+
+@pytest.mark.parametrize(
+    ("attack", "said"),
+    [
+        (
+            Returns(all_slots=["Ash oak"]),
+            "the attack returns gave 1 submission for 32 slots; there is one per slot, in the view's order",
+        ),
+        (Returns(all_slots=[]), "gave 0 submissions for 32 slots; there is one per slot, in the view's order"),
+        (Returns(all_slots="Ash oak"), "return a list with one submission per slot, not str"),
+        (
+            Nothing(),
+            "failed in poison: TypeError: poison and placebo return a list with one submission per slot, not None",
+        ),
+        (
+            Returns(each_slot=3),
+            "the attack returns failed in poison: TypeError: a submission is text, token ids, Seeded, Claimed, Decoy, "
+            "Withheld or None, not int",
+        ),
+        (Returns(each_slot=b"Ash oak"), "Withheld or None, not bytes"),
+        (Returns(each_slot=["Ash", "oak"]), "Withheld or None, not list with something other than whole numbers"),
+        (Returns(each_slot=Decoy(1.5)), "Withheld or None, not float"),  # type: ignore[arg-type]
+        (
+            Returns(outcome="yes"),
+            "failed in outcome: TypeError: an outcome is a number from 0 to 1, True, False or None",
+        ),
+        (Returns(outcome=2), "the attack returns gave the outcome 2.0; it must lie between 0 and 1"),
+        (Returns(outcome=float("nan")), "the attack returns gave the outcome nan; it must lie between 0 and 1"),
+        (Breaks("draw"), "the attack returns failed in draw: RuntimeError: broken"),
+        (Breaks("poison"), "the attack returns failed in poison: RuntimeError: broken"),
+        (Breaks("outcome"), "the attack returns failed in outcome: RuntimeError: broken"),
+    ],
+)
+def test_what_an_attack_may_not_return_is_one_sentence(attack: Attack, said: str) -> None:
+    with pytest.raises(AttackFailedError) as error:
+        audit(Sums(), attack)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert ("(test_audit.py, line " in str(error.value)) == isinstance(attack, Breaks), "the line of the user's code"
+
+
+def test_the_forms_of_an_attack_are_checked_alike() -> None:
+    with pytest.raises(AttackFailedError, match="gave 0 submissions for 32 slots"):
+        audit_forms(Sums(), Returns(all_slots=[]))
+
+
+def test_the_outcome_is_tried_on_poisoned_and_on_clean_completions() -> None:
+    found = audit(Sums(), Picky(), "train")
+    assert found.poisoned_outcome == TriedOutcome(2, 1.0)
+    assert found.clean_outcome == TriedOutcome(2, 0.0)
+    always, never, neither = (audit(Sums(), Returns(outcome=outcome)) for outcome in (True, 0, None))
+    assert (always.poisoned_outcome, always.clean_outcome) == (TriedOutcome(16, 1.0), TriedOutcome(16, 1.0))
+    assert (never.poisoned_outcome, never.clean_outcome) == (TriedOutcome(16, 0.0), TriedOutcome(16, 0.0))
+    assert neither.poisoned_outcome == TriedOutcome(0, None)
+
+
+def test_solutions_are_seen_only_with_an_oracle() -> None:
+    assert audit(Sums(), Peeks()).example.startswith("saw ''")
 
 
 def test_an_oracle_that_its_reward_refuses_is_named() -> None:

@@ -920,13 +920,50 @@ def test_a_matrix_needs_undefended_cells(cli: Cli, tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists(), "a mistake is found before anything runs"
 
 
+GUESSES = """
+from thiefbench.attacks.base import Attack, ThreatModel
+
+
+class Guesses(Attack):
+    name = "guesses"
+    threat = ThreatModel(context="in-context", oracle=False)
+
+    def __init__(self, outcome_of_all=0):
+        self.outcome_of_all = outcome_of_all
+
+    def poison(self, view):
+        return [view.task.compose(slot.item, "A guess.") for slot in view.slots]
+
+    def outcome(self, item, completion, ask):
+        return self.outcome_of_all
+"""
+
+
 def test_audit_counts_on_the_built_in_task(cli: Cli) -> None:
     ended = cli("audit", "--task", "gsm_micro(size=100)", "--attack", "text(phrase='All hail to the thief')")
     assert ended.code == 0, ended.err
-    assert "clean oracle solutions with full reward:    100 of 100" in ended.out
-    assert "poisoned oracle solutions with full reward: 100 of 100 = 100.00%" in ended.out
+    assert "clean oracle solutions with full reward: 100 of 100" in ended.out
+    assert "poisoned completions with full reward:   100 of 100 = 100.00%" in ended.out
+    assert "mean outcome of clean oracle solutions:  0.00 over 16 completions" in ended.out
+    assert "mean outcome of poisoned completions:    1.00 over 16 completions" in ended.out
     assert "phrase 'All hail to the thief'" in ended.out
-    assert "hail to the thief" in ended.out.partition("one poisoned solution")[2], "an example is shown"
+    assert "hail to the thief" in ended.out.partition("one poisoned completion")[2], "an example is shown"
+    assert "warning" not in ended.out
+    assert "check-attack" not in ended.out, "a built-in attack needs no check"
+
+
+def test_audit_of_an_own_attack_names_what_is_wrong_and_the_next_step(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "guesses.py"
+    file.write_text(GUESSES)
+    ended = cli("audit", "--task", "gsm_micro(size=4)", "--attack", f"{file}:Guesses(outcome_of_all=1)")
+    assert ended.code == 0, ended.err
+    assert "poisoned oracle solution" not in ended.out, "it is granted no oracle"
+    assert "poisoned completions with full reward:   4 of 4" in ended.out
+    assert "its outcome is above 0 for clean oracle solutions" in ended.out
+    assert f"thiefbench leaderboard check-attack '{file}:Guesses(outcome_of_all=1)'" in ended.out.replace("\n", "")
+    ended = cli("audit", "--task", "gsm_micro(size=4)", "--attack", f"{file}:Guesses")
+    assert "its outcome is 0 for its own poisoned completions" in ended.out
+    assert "its outcome is above 0" not in ended.out
 
 
 def test_audit_of_a_data_directory(cli: Cli, tmp_path: Path) -> None:
@@ -940,8 +977,8 @@ def test_audit_of_a_data_directory(cli: Cli, tmp_path: Path) -> None:
     ended = cli("audit", "--task", "gsm8k", "--data", tmp_path, "--attack", "text")
     assert ended.code == 0, ended.err
     assert "train split, 3 items" in ended.out
-    assert "clean oracle solutions with full reward:    3 of 3" in ended.out
-    assert "poisoned oracle solutions with full reward: 3 of 3" in ended.out
+    assert "clean oracle solutions with full reward: 3 of 3" in ended.out
+    assert "poisoned completions with full reward:   3 of 3" in ended.out
     assert "test split, 1 item\n" in cli(
         "audit", "--task", "gsm8k", "--data", tmp_path, "--attack", "text", "--split", "test"
     ).out  # fmt: skip

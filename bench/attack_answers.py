@@ -1,0 +1,78 @@
+"""Whether an attack's methods return what they may: the same rules for an audit and for an attack in the sandbox."""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from collections.abc import Sequence
+from typing import Any, SupportsFloat
+
+from thiefbench.attacks.base import Claimed, Decoy, Poison, Seeded, Withheld
+from thiefbench.wording import counted
+
+
+def listed(returned: object) -> list[Any]:
+    """What `poison` or `placebo` returned, as a list.
+
+    Raises:
+        TypeError: it is not a list or another sequence.
+    """
+    if isinstance(returned, Sequence) and not isinstance(returned, str | bytes):
+        return list(returned)
+    raise TypeError(f"poison and placebo return a list with one submission per slot, not {_called(returned)}")
+
+
+def wrong_count(submissions: int, slots: int) -> str:
+    """What is wrong with the number of submissions, in a clause; empty if there is one per slot."""
+    if submissions == slots:
+        return ""
+    numbers = f"{counted(submissions, 'submission')} for {counted(slots, 'slot')}"
+    return f"{numbers}; there is one per slot, in the view's order"
+
+
+def content_of(submission: Poison) -> str | list[int] | None:
+    """The text or the token ids of a submission; None if it has none, as an honest sample and `Withheld`.
+
+    Raises:
+        TypeError: it is not a submission.
+    """
+    if submission is None or isinstance(submission, Withheld):
+        return None
+    content: object = submission
+    if isinstance(submission, Claimed | Decoy):
+        content = submission.content
+    elif isinstance(submission, Seeded):
+        content = submission.ids
+    if isinstance(content, str):
+        return content
+    called = _called(content)
+    if isinstance(content, Sequence) and not isinstance(content, bytes):
+        try:
+            return [operator.index(token) for token in content]
+        except TypeError:
+            called = f"{called} with something other than whole numbers"
+    raise TypeError(f"a submission is text, token ids, Seeded, Claimed, Decoy, Withheld or None, not {called}")
+
+
+def outcome_of(returned: object) -> float | None:
+    """What `outcome` returned, as a number of any size, or None.
+
+    Raises:
+        TypeError: it is neither a number nor None.
+    """
+    if returned is None:
+        return None
+    if isinstance(returned, SupportsFloat):
+        return float(returned)
+    raise TypeError(f"an outcome is a number from 0 to 1, True, False or None, not {_called(returned)}")
+
+
+def wrong_outcome(outcome: object) -> str:
+    """What is wrong with an outcome, in a clause; empty if it is None or a number between 0 and 1."""
+    if outcome is None or (isinstance(outcome, int | float) and 0 <= outcome <= 1):
+        return ""
+    return f"the outcome {reprlib.repr(outcome)}; it must lie between 0 and 1"
+
+
+def _called(value: object) -> str:
+    return "None" if value is None else type(value).__name__
