@@ -61,7 +61,8 @@ class ThreatModel:
     Attributes:
         context: "out-of-context" text has nothing to do with the question, "in-context" text belongs to the solution.
         topologies: the topologies in which the attack makes sense.
-        oracle: it has a correct solution of every item (otherwise `Item.solution` arrives empty).
+        oracle: it has a correct solution of every item. Otherwise `Item.solution` arrives empty; the answer and the
+            tests, which every node knows, do not.
         policy: it may sample, measure and fine-tune its own copy of the current policy.
         queries: for how many submissions per slot and round it may query the defense; 0 grants no access.
         beacon: it knows the seed of every slot's honest draw. If it picks its items, it knows the seeds before it

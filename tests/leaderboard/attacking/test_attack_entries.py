@@ -177,7 +177,7 @@ def test_an_anchor_and_an_attack_are_no_targets(hums: Attacked, listed: Made, tm
 
 
 def test_a_folder_without_an_entry_is_no_target(tmp_path: Path) -> None:
-    with pytest.raises(EntryError, match="there is no entry of a defense in .*; name the folder of one, such as"):
+    with pytest.raises(EntryError, match=r"there is no entry of a defense in .*; name the folder of one, such as"):
         attacking.prepare_attack(tmp_path / "none", f"{HUMS}:Hums", credits_of("Again", "B", ""), tmp_path, tmp_path)
 
 
