@@ -315,7 +315,8 @@ def _prolonged(sample: Sample) -> Sample:
     """The sample with further rounds, up to `TRIED`: a few groups each, of its own rounds in turn."""
     rounds, poison = list(sample.rounds), list(sample.poison)
     for number in range(len(rounds), TRIED):
-        pool, marks = (own[number % len(own)] for own in (sample.rounds, sample.poison))
+        turn = number % len(sample.rounds)
+        pool, marks = sample.rounds[turn], sample.poison[turn]
         groups = sorted({offered.group for offered in pool})
         begin = number // len(sample.rounds) * _GROUPS
         taken = {groups[(begin + more) % len(groups)] for more in range(_GROUPS)}
