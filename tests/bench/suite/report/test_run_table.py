@@ -64,7 +64,7 @@ def test_a_numbered_name_does_not_say_its_kind_twice(tmp_path: Path) -> None:
     joined = "similarity+length_budget+logit"
     handmade.store(tmp_path, handmade.suite(defenses=("none", joined)), lambda cell: handmade.Numbers())
     out = StringIO()
-    print_results(Console(file=out, width=80, soft_wrap=True), rows_of_run(Store(tmp_path)))
+    print_results(Console(file=out, width=80, soft_wrap=True), Store(tmp_path), rows_of_run(Store(tmp_path)))
     assert f"defense 1: {joined}" in out.getvalue().splitlines()
 
 
