@@ -627,12 +627,12 @@ def test_only_what_meets_every_cell_ends_the_run(
 def test_what_a_swarm_cannot_give_is_said_before_the_first_round(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(
-        "from thiefbench.defenses.base import ACCEPT, Defense\n\nclass Judge(Defense):\n    name = 'judge'\n"
-        "    requires = frozenset({'a judge model'})\n\n    def inspect(self, view):\n        return []\n"
+        "from thiefbench.defenses.base import ACCEPT, Defense\n\nclass Late(Defense):\n    name = 'late'\n"
+        "    requires = frozenset({'versions'})\n\n    def inspect(self, view):\n        return []\n"
     )
     watcher = Watcher()
-    with pytest.raises(SpecError, match="requires a judge model"):
-        run(suite("none", f"{file}:Judge"), tmp_path / "store", watcher)
+    with pytest.raises(SpecError, match="requires versions"):
+        run(suite("none", f"{file}:Late"), tmp_path / "store", watcher)
     assert watcher.rounds == 0
 
 
