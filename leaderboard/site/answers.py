@@ -134,10 +134,13 @@ def _cost(row: BoardRow, names: Mapping[str, str]) -> Answer:
     parts.append(
         f"a round took {time.value} as long, by its submitter's clock" if time else "there is no round time to trust"
     )
-    spread = f" ({utility.detail})" if utility and utility.detail else ""
+    # Where models gain more than the control, as from a judge that teaches badly, there is no cost.
+    whole = numbers.utility is not None and numbers.utility.mean >= 1
+    spread = f" ({utility.detail})" if utility and utility.detail and not whole else ""
     name = row.judged.entry.manifest.name
     text = f"of the clean gain is kept with \u201c{name}\u201d{spread}; {'; '.join(parts)}."
-    return Answer("What it costs", utility.value if utility else "\u2013", text)
+    kept = "all" if whole else utility.value if utility else "\u2013"
+    return Answer("What it costs", kept, text)
 
 
 def _prevented(board: SuiteBoard, title: str) -> dict[str, float]:

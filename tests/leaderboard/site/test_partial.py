@@ -172,6 +172,21 @@ class TestFirstScreen:
             prevented = [float(value) for value in each["sorts"][shown["fixed"] :]]
             assert prevented[0] == min(prevented), "and what the rows are sorted by goes along"
 
+    @pytest.mark.parametrize(
+        ("utility", "value", "text"),
+        [
+            (0.8, "0.80", "of the clean gain is kept with \u201cGood\u201d"),
+            (1.4, "all", "of the clean gain is kept with \u201cGood\u201d;"),
+        ],
+    )
+    def test_a_gain_above_that_without_an_attack_is_no_number_of_gains(
+        self, made: tuple[Path, Path], utility: float, value: str, text: str
+    ) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "good", prevents(0.95, utility), STANDARD), "re-executed")
+        _, _, cost = shown_suite(board(entries, seen).suites[0], 1)["answers"]
+        assert (cost.value, cost.text[: len(text)]) == (value, text)
+
     def test_where_no_attack_breaks_anything_the_answer_is_no_rows_name(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
         verified(seen, entry(entries, "good", prevents(0.95), STANDARD), "re-executed")
