@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +55,21 @@ def test_full_sizes_need_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_failed_part_and_a_late_one_are_said_and_end_nothing() -> None:
-    def fails() -> dict[str, Any]:
+    def fails(report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        report({"measured": 1})
         raise RuntimeError("out of memory")
 
-    saved: list[list[str]] = []
-    parts = {"one": fails, "two": dict[str, Any], "three": dict[str, Any]}
+    def works(report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        return {}
+
+    saved: list[dict[str, list[str]]] = []
+    parts = {"one": fails, "two": works, "three": works}
     results: dict[str, Any] = {}
-    assert not run_parts(parts, ["one", "two"], 60, results, lambda done: saved.append(list(done)))
+    run_parts(parts, ["one", "two"], 60, results, lambda done: saved.append({name: list(done[name]) for name in done}))
     assert results["one"]["error"] == "RuntimeError: out of memory" and "error" not in results["two"]
-    assert saved == [["one"], ["one", "two"]], "what was measured is kept if a later part is cut off"
+    assert not went_well(results["one"]) and went_well(results["two"])
+    one, two = {"one": ["error", "minutes"]}, {"two": ["minutes"]}
+    assert saved == [{"one": ["measured"]}, one, one | two], "what was measured is kept if what follows is cut off"
     assert not run_parts(parts, ["three"], -1, results, lambda _: None)
     assert results["three"] == {"not run": "the time was over before this part began"}
 

@@ -12,6 +12,7 @@ import torch
 
 from thiefbench.defenses.base import Defense, PastRound
 from thiefbench.engine.learning.grpo import LEARNERS, Batch, group_advantages, group_expectation
+from thiefbench.engine.learning.repeatable import repeatable
 from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
@@ -238,9 +239,11 @@ class Cohort:
                 kl=self.spec.learner.kl,
             )
             loss = learner(batch, self.spec.learner)
-            loss.backward()
+            with repeatable(self.policy.device):
+                loss.backward()
             total += float(loss.detach())
-        cache.backward()
+        with repeatable(self.policy.device):
+            cache.backward()
         return total
 
     @torch.no_grad()

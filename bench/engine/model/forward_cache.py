@@ -40,6 +40,8 @@ class Sizes:
     graphs_kept: int
 
 
+# A chunk of a large model has not fewer tokens than this, whatever memory it takes: fewer would leave a GPU idle.
+FEWEST_TOKENS = 2048
 SIZES = {"cpu": Sizes(2048, 1 << 20, 1 << 25, 3 << 30), "cuda": Sizes(16384, 1 << 27, 1 << 25, 16 << 30)}
 
 
@@ -127,7 +129,7 @@ class ForwardCache:
         self, policy: Policy, prompts: Sequence[Sequence[int]], expected: Iterable[CompletionKey] = ()
     ) -> None:
         self.policy, self.prompts = policy, prompts
-        self._chunk_tokens = _sizes(policy.device).chunk
+        self._chunk_tokens = _chunk_tokens(policy)
         self._chunk_of: dict[CompletionKey, Chunk] = {}
         self.redrawn: dict[Hashable, NDArray[np.bool_]] = {}
         self._prefixes: dict[bool, tuple[Prefix, Prefix]] = {}
@@ -294,6 +296,12 @@ def _parts(answers: list[CompletionKey], tokens: int) -> Iterator[list[Completio
 
 def _sizes(device: torch.device) -> Sizes:
     return SIZES["cpu" if device.type == "cpu" else "cuda"]
+
+
+def _chunk_tokens(policy: Policy) -> int:
+    """Tokens of one forward pass: fewer for a large model, so that a chunk's graph is no larger than `graphs_kept`."""
+    sizes = _sizes(policy.device)
+    return min(sizes.chunk, max(FEWEST_TOKENS, sizes.graphs_kept // _bytes_per_token(policy)))
 
 
 def _bytes_per_token(policy: Policy) -> int:

@@ -114,12 +114,37 @@ class _BehindPrompt:
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        shared_keys = self.prefix.keys[layer].index_select(0, self.prompt)
-        shared_values = self.prefix.values[layer].index_select(0, self.prompt)
+        shared_keys = _repeated(self.prefix.keys[layer], self.prompt)
+        shared_values = _repeated(self.prefix.values[layer], self.prompt)
         return torch.cat([shared_keys, keys], 2), torch.cat([shared_values, values], 2)
 
     def get_seq_length(self, layer: int = 0) -> int:
         return int(self.prefix.mask.shape[1])
+
+
+def _repeated(states: torch.Tensor, prompt: torch.Tensor) -> torch.Tensor:
+    """The states of every row's prompt."""
+    return states.index_select(0, prompt) if states.device.type == "cpu" else _Repeated.apply(states, prompt)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Repeated(torch.autograd.Function):
+    """`states.index_select(0, prompt)`, whose gradient on a GPU is the same every time.
+
+    There, PyTorch adds the rows of a prompt up in whatever order they come; a matrix product adds them in one order.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, prompt: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(prompt)
+        ctx.prompts = len(states)
+        return states.index_select(0, prompt)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (prompt,), (gradient,) = ctx.saved_tensors, gradients
+        of_prompt = torch.arange(ctx.prompts, device=prompt.device)[:, None] == prompt
+        summed = of_prompt.to(gradient.dtype) @ gradient.flatten(1)
+        return summed.view(ctx.prompts, *gradient.shape[1:]), None
 
 
 class Policy:
@@ -306,7 +331,7 @@ class Policy:
         Returns:
             shape (rows, length, hidden).
         """
-        first = prefix.last.index_select(0, prompt)[:, None]
+        first = _repeated(prefix.last, prompt)[:, None]
         steps = targets.shape[1] - 1
         if steps == 0:
             return first

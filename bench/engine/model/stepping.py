@@ -19,6 +19,8 @@ from thiefbench.engine.model.policy import Policy, Prefix
 FUSED_MODELS = frozenset({"llama", "qwen2"})
 # Buffers for the completions' own keys and values grow by this many steps: memory follows the lengths really drawn.
 STEPS_PER_BLOCK = 32
+# On a GPU by more: a step reads the whole buffer there, and every new one costs a step without a graph and a capture.
+STEPS_PER_GRAPH = 64
 
 
 class Stepper(Protocol):
@@ -42,7 +44,9 @@ def stepper(policy: Policy, prefix: Prefix, prompt: torch.Tensor) -> Stepper:
     config = policy.model.config
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     fused = config.model_type in FUSED_MODELS and config.hidden_act == "silu" and rope in ("default", "llama3")
-    return FusedStepper(policy, prefix, prompt) if fused else PlainStepper(policy, prefix, prompt)
+    if not fused:
+        return PlainStepper(policy, prefix, prompt)
+    return (GraphedStepper if prompt.device.type == "cuda" else FusedStepper)(policy, prefix, prompt)
 
 
 class PlainStepper:
@@ -141,8 +145,19 @@ class FusedStepper:
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Stepper.step`."""
         if self.at == self.own[0].shape[3]:
-            for number, own in enumerate(self.own):  # one by one: never are two sets of buffers held
-                self.own[number] = torch.cat([own, self._buffer(len(tokens), STEPS_PER_BLOCK)], 3)
+            self._grow(len(tokens), STEPS_PER_BLOCK)
+        hidden = self._advance(tokens)
+        self.at += 1
+        self.positions = self.positions + 1
+        return hidden
+
+    def _grow(self, rows: int, steps: int) -> None:
+        """Make room for the keys and values of further steps."""
+        for number, own in enumerate(self.own):  # one by one: never are two sets of buffers held
+            self.own[number] = torch.cat([own, self._buffer(rows, steps)], 3)
+
+    def _advance(self, tokens: torch.Tensor) -> torch.Tensor:
+        """A step without its bookkeeping: it writes keys and values at the place of this step."""
         x: torch.Tensor = self.base.embed_tokens(tokens)
         cosine, sine = (table[self.positions, None] for table in self._rotation(x))  # (rows, 1, size): 1 for the heads
         for number, layer in enumerate(self.layers):
@@ -151,16 +166,27 @@ class FusedStepper:
             turned = mixed[:, : self.heads + self.kv_heads]
             halves = turned.chunk(2, 2)
             turned = turned * cosine + torch.cat((-halves[1], halves[0]), 2) * sine
-            self.own[number][0, :, :, self.at] = turned[:, self.heads :]
-            self.own[number][1, :, :, self.at] = mixed[:, self.heads + self.kv_heads :]
+            self._write(number, turned[:, self.heads :], mixed[:, self.heads + self.kv_heads :])
             seen = self._attend(number, turned[:, : self.heads])
             x = x + functional.linear(seen, layer.out, layer.out_bias)
-            normed = self._normed(x, layer.mlp_norm)
-            gate, up = functional.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, 1)
-            x = x + functional.linear(functional.silu(gate) * up, layer.down, layer.down_bias)
-        self.at += 1
-        self.positions = self.positions + 1
+            inner = self._gated(self._normed(x, layer.mlp_norm), layer)
+            x = x + functional.linear(inner, layer.down, layer.down_bias)
         return self._normed(x, self.base.norm.weight)
+
+    def _gated(self, normed: torch.Tensor, layer: _Layer) -> torch.Tensor:
+        """SwiGLU, in one matrix product."""
+        gate, up = functional.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, 1)
+        return functional.silu(gate) * up
+
+    def _write(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store this step's keys and values, each of shape (rows, kv heads, size), of one layer."""
+        self.own[number][0, :, :, self.at] = keys
+        self.own[number][1, :, :, self.at] = values
+
+    def _scores(self, number: int, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Float32 scores of the queries, (rows, kv heads, repeat, size), at own keys, and the values behind them."""
+        own = self.own[number][:, :, :, : self.at + 1]
+        return torch.matmul(queries, own[0].transpose(2, 3)).float(), own[1]
 
     def keep(self, rows: torch.Tensor) -> None:
         """See `Stepper.keep`."""
@@ -205,15 +231,14 @@ class FusedStepper:
         """Attention of one query per row, shape (rows, heads, size), to its prompt and own tokens: (rows, width)."""
         keys, values = self.keys[number], self.values[number]
         length = keys.shape[2]
-        own = self.own[number][:, :, :, : self.at + 1]
         rows, repeat = len(queries), self.heads // self.kv_heads
         grouped = queries.reshape(rows, self.kv_heads, repeat, self.size) * self.scale
 
         to_prompt = torch.matmul(self._to_seats(grouped), keys.transpose(2, 3)).float() + self.padding[:, None, None]
-        to_own = torch.matmul(grouped, own[0].transpose(2, 3)).float()
+        to_own, own_values = self._scores(number, grouped)
         scores = torch.cat([self._to_rows(to_prompt), to_own], 3).softmax(3).to(queries.dtype)
         from_prompt = torch.matmul(self._to_seats(scores[..., :length]), values)
-        return (self._to_rows(from_prompt) + torch.matmul(scores[..., length:], own[1])).reshape(rows, -1)
+        return (self._to_rows(from_prompt) + torch.matmul(scores[..., length:], own_values)).reshape(rows, -1)
 
     def _to_seats(self, rows: torch.Tensor) -> torch.Tensor:
         """(rows, kv heads, repeat, n) -> (prompts, kv heads, group * repeat, n), zero on empty seats."""
@@ -236,3 +261,93 @@ class FusedStepper:
         """Own keys and values of one layer, shape (2, rows, kv heads, steps, size)."""
         shape = (2, rows, self.kv_heads, steps, self.size)
         return self.keys[0].new_empty(shape)
+
+
+class GraphedStepper(FusedStepper):
+    """The fused step on a GPU, where launching hundreds of small kernels takes longer than running them.
+
+    A step with the same shapes as the step before is captured as a CUDA graph, which is replayed until the buffers grow
+    or rows are dropped. So that every step is the same work, it attends to the whole buffer, with a mask on what is not
+    written yet, and reads its place in the buffer from a tensor.
+    """
+
+    def __init__(self, policy: Policy, prefix: Prefix, prompt: torch.Tensor) -> None:
+        super().__init__(policy, prefix, prompt)
+        self.keys, self.values = ([states.contiguous() for states in side] for side in (self.keys, self.values))
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.place = torch.zeros(1, dtype=torch.long, device=prompt.device)  # `at`, where kernels can read it
+        self.numbers = self.place  # of the buffer's steps
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """See `Stepper.step`."""
+        full = self.at == self.own[0].shape[3]
+        if full:
+            self._grow(len(tokens), STEPS_PER_GRAPH)
+            hidden = self._advance(tokens)  # before a capture, libraries must have run once on these shapes
+        else:
+            if self.graph is None:
+                self._capture(tokens)
+            hidden = self._replayed(tokens)
+        self.at += 1
+        self.place += 1
+        self.positions += 1
+        return hidden
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """See `Stepper.keep`."""
+        super().keep(rows)
+        self.graph = None
+
+    def _grow(self, rows: int, steps: int) -> None:
+        super()._grow(rows, steps)
+        self.graph = None
+        self.numbers = torch.arange(self.own[0].shape[3], device=self.place.device)
+
+    def _capture(self, tokens: torch.Tensor) -> None:
+        """Record the step as a graph; nothing is computed."""
+        self.tokens = tokens.clone()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.hidden = self._advance(self.tokens)
+
+    def _replayed(self, tokens: torch.Tensor) -> torch.Tensor:
+        assert self.graph is not None
+        self.tokens.copy_(tokens)
+        self.graph.replay()
+        return self.hidden.clone()  # the next replay overwrites it
+
+    def _advance(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.unwritten = self.numbers > self.place
+        return super()._advance(tokens)
+
+    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """RMSNorm in one kernel."""
+        return functional.rms_norm(x, weight.shape, weight, self.epsilon)
+
+    def _gated(self, normed: torch.Tensor, layer: _Layer) -> torch.Tensor:
+        """SwiGLU in two matrix products: a GPU is slow at halves of rows, which do not lie together in memory."""
+        biases = (None, None) if layer.gate_up_bias is None else layer.gate_up_bias.chunk(2)
+        gate, up = (
+            functional.linear(normed, weight, bias) for weight, bias in zip(layer.gate_up.chunk(2), biases, strict=True)
+        )
+        return functional.silu(gate, inplace=True).mul_(up)
+
+    def _write(self, number: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self.own[number][0].index_copy_(2, self.place, keys[:, :, None])
+        self.own[number][1].index_copy_(2, self.place, values[:, :, None])
+
+    def _scores(self, number: int, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self.own[number]
+        scores = torch.matmul(queries, keys.transpose(2, 3)).float()
+        return scores.masked_fill_(self.unwritten, -torch.inf), values
+
+    def _rotation(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """For all steps of the buffer, so that none computes it anew."""
+        positions = self.last_position + self.own[0].shape[3]
+        if positions > len(self.table[0]):
+            cosine, sine = self.base.rotary_emb(x, torch.arange(positions, device=x.device)[None])
+            self.table = (cosine[0], sine[0])
+        return self.table
+
+    def _buffer(self, rows: int, steps: int) -> torch.Tensor:
+        return super()._buffer(rows, steps).zero_()  # what is masked still must not be NaN

@@ -12,6 +12,7 @@ import torch
 from thiefbench.attacks.base import DefenseAnswer, QueryBudgetError, SeenCompletion, Slot, Submission
 from thiefbench.defenses.base import Defense, PastRound, PoolCompletion, Verdict
 from thiefbench.engine.keys import key
+from thiefbench.engine.learning.repeatable import repeatable
 from thiefbench.engine.model.decoding import NearTies, sample
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Policy
@@ -183,8 +184,10 @@ def _learn(policy: Policy, prompts: list[list[int]], targets: list[tuple[int, ..
     cache = ForwardCache(policy, prompts)
     for chunk in cache.training_chunks(enumerate(targets)):
         rows = torch.split(chunk.logprobs(1.0), chunk.counts)
-        (-torch.stack([row.mean() for row in rows]).sum() / len(targets)).backward()
-    cache.backward()
+        with repeatable(policy.device):
+            (-torch.stack([row.mean() for row in rows]).sum() / len(targets)).backward()
+    with repeatable(policy.device):
+        cache.backward()
 
 
 class DefenseQueries:

@@ -8,7 +8,7 @@ import torch
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine.learning.cohort import Cohort, TrainingRow
 from thiefbench.engine.model.policy import Policy
-from thiefbench.engine.model.stepping import FusedStepper, PlainStepper
+from thiefbench.engine.model.stepping import GraphedStepper, PlainStepper, stepper
 from thiefbench.engine.swarm import Swarm
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -23,6 +23,9 @@ def test_a_round_on_the_device(topology: str, build_swarm: Callable[..., Swarm])
     assert all(row.action == ("zero" if row.payload else "accept") for row in record.rows)
     assert len(swarm.evaluate(1, 20).rows) == 20
     assert again.round(1).rows == record.rows, "bit-identity is promised on the same machine"
+    learned, relearned = swarm.cohort.state(), again.cohort.state()
+    differing = [name for name, tensor in learned.items() if not torch.equal(tensor, relearned[name])]
+    assert not differing, f"{len(differing)} of {len(learned)} tensors differ after the same update"
 
     restored = build_swarm(topology=topology, defense=Logit(), device="cuda")
     restored.cohort.restore({name: tensor.cpu() for name, tensor in swarm.cohort.state().items()})
@@ -38,18 +41,38 @@ def test_the_device_draws_the_tokens_of_the_cpu(build_swarm: Callable[..., Swarm
 
 
 @torch.inference_mode()
-def test_the_fused_step_on_the_device(load_policy: Callable[..., Policy], prompts: list[list[int]]) -> None:
+def test_the_graphed_step(load_policy: Callable[..., Policy], prompts: list[list[int]]) -> None:
+    """Past two buffers and with rows dropped on the way: near the plain step, and the launched step bit for bit."""
     policy = load_policy(device="cuda")
     prompt = torch.tensor([0, 0, 1, 5, 5, 5, 2, 2], device="cuda")
     prefix = policy.prefill(prompts)
-    fused, plain = FusedStepper(policy, prefix, prompt), PlainStepper(policy, prefix, prompt)
-    for step in range(40):
-        if step == 20:
-            for each in (fused, plain):
-                each.keep(torch.tensor([6, 1, 3], device="cuda"))
-            prompt = prompt[:3]
-        tokens = torch.arange(len(prompt), device="cuda") + step
-        torch.testing.assert_close(fused.step(tokens), plain.step(tokens), rtol=1e-3, atol=1e-3)
+    graphed, plain, launched = (
+        stepper(policy, prefix, prompt),
+        PlainStepper(policy, prefix, prompt),
+        Launched(policy, prefix, prompt),
+    )
+    assert isinstance(graphed, GraphedStepper)
+    for step in range(150):
+        if step in (20, 21, 90):
+            kept = torch.arange(len(prompt), device="cuda").flip(0)[:-1]
+            for each in (graphed, plain, launched):
+                each.keep(kept)
+            prompt = prompt[kept]
+        tokens = torch.arange(len(prompt), device="cuda") + step % 50
+        hidden = graphed.step(tokens)
+        torch.testing.assert_close(hidden, plain.step(tokens), rtol=1e-3, atol=1e-3)
+        assert torch.equal(hidden, launched.step(tokens))
+    assert graphed.graph is not None
+
+
+class Launched(GraphedStepper):
+    """The same work without a graph."""
+
+    def _capture(self, tokens: torch.Tensor) -> None:
+        self.graph = torch.cuda.CUDAGraph()
+
+    def _replayed(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self._advance(tokens)
 
 
 def test_gradients_on_the_device_are_those_of_the_cpu(

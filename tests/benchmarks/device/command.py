@@ -19,6 +19,7 @@ from tests.benchmarks.device.speed import measure_speed
 from tests.benchmarks.device.swarms import measure_agreement, measure_medium
 from thiefbench import provenance
 
+Part = Callable[[Callable[[dict[str, Any]], None]], dict[str, Any]]
 PARTS = ("tests", "speed", "agreement", "medium")
 
 
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str], doc: str | None) -> int:
 
 
 def run_parts(
-    parts: dict[str, Callable[[], dict[str, Any]]],
+    parts: Mapping[str, Part],
     wanted: Sequence[str],
     limit: float,
     results: dict[str, Any],
@@ -46,7 +47,7 @@ def run_parts(
     """Run the wanted parts in order and save the results after each; whether all of them went well.
 
     Args:
-        parts: what measures each part, by name.
+        parts: what measures each part, by name. It may report what it has so far, which is saved.
         wanted: names of parts.
         limit: seconds after which no further part begins.
         results: where each part's results go, by name.
@@ -60,7 +61,7 @@ def run_parts(
         else:
             print(f"{name} ...", flush=True)
             try:
-                results[name] = parts[name]()
+                results[name] = parts[name](lambda so_far, name=name: save(results | {name: so_far}))
             except Exception as error:  # the other parts do not depend on this one
                 results[name] = {"error": f"{type(error).__name__}: {error}"}
             results[name]["minutes"] = (time.monotonic() - started) / 60
@@ -75,12 +76,12 @@ def went_well(result: Mapping[str, Any]) -> bool:
     return ran and result.get("failed", 0) == 0 and result.get("agrees", True)
 
 
-def _parts(sizes: Sizes, out: Path) -> dict[str, Callable[[], dict[str, Any]]]:
+def _parts(sizes: Sizes, out: Path) -> dict[str, Part]:
     return {
-        "tests": partial(run_tests, out),
+        "tests": lambda report: run_tests(out),
         "speed": partial(measure_speed, sizes),
-        "agreement": partial(measure_agreement, sizes, out),
-        "medium": partial(measure_medium, sizes, out),
+        "agreement": lambda report: measure_agreement(sizes, out),
+        "medium": lambda report: measure_medium(sizes, out),
     }
 
 

@@ -32,6 +32,7 @@ class Sizes:
         config: the network whose speed is measured, with random weights.
         prompts, group, prompt_tokens, new_tokens: the sequences that are decoded and learned from.
         repeats: timed runs, after one that warms up.
+        repeats_of_others: the same, of transformers' sampling.
         swarm_prompts, swarm_group: completions of a swarm's round.
         rounds: of every swarm.
         completions: held-out ones at a swarm's last evaluation.
@@ -46,6 +47,7 @@ class Sizes:
     prompt_tokens: int
     new_tokens: int
     repeats: int
+    repeats_of_others: int
     swarm_prompts: int
     swarm_group: int
     rounds: int
@@ -57,12 +59,13 @@ class Sizes:
 
 
 FULL = Sizes(
-    config=QWEN_1_5B, prompts=32, group=12, prompt_tokens=128, new_tokens=256, repeats=3, swarm_prompts=32,
-    swarm_group=12, rounds=60, completions=2048, medium=MEDIUM,
+    config=QWEN_1_5B, prompts=32, group=12, prompt_tokens=128, new_tokens=256, repeats=3, repeats_of_others=1,
+    swarm_prompts=32, swarm_group=12, rounds=60, completions=2048, medium=MEDIUM,
 )  # fmt: skip
 TINY = Sizes(
-    config=TINY_SHAPE, prompts=4, group=4, prompt_tokens=8, new_tokens=8, repeats=1, swarm_prompts=4, swarm_group=4,
-    rounds=1, completions=8, medium=replace(MEDIUM, texts=320, hidden=32, layers=1, heads=2, feedforward=64),
+    config=TINY_SHAPE, prompts=4, group=4, prompt_tokens=8, new_tokens=8, repeats=1, repeats_of_others=1,
+    swarm_prompts=4, swarm_group=4, rounds=1, completions=8,
+    medium=replace(MEDIUM, texts=320, hidden=32, layers=1, heads=2, feedforward=64),
 )  # fmt: skip
 
 

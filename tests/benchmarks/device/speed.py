@@ -16,9 +16,9 @@ from tests.benchmarks.device.sizes import Sizes, device
 from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.engine.keys import key
 from thiefbench.engine.learning.cohort import Cohort, TrainingRow
-from thiefbench.engine.model.decoding import sample
+from thiefbench.engine.model.decoding import choose, sample
 from thiefbench.engine.model.policy import Policy
-from thiefbench.engine.model.stepping import stepper
+from thiefbench.engine.model.stepping import FusedStepper, GraphedStepper
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.tasks.base import Completion, Sampling
 from thiefbench.zoo.models import resolve
@@ -61,23 +61,28 @@ class Work:
         return sample(self.policy, self.prompts, self.rows, keys, Sampling(max_new_tokens=self.sizes.new_tokens))
 
 
-def measure_speed(sizes: Sizes) -> dict[str, Any]:
-    """All measurements, by name."""
+def measure_speed(sizes: Sizes, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """All measurements, by name; reported after each, as what another library needs for one can take minutes."""
     work = Work.of(sizes)
     completions = work.sample()
     made = sum(len(each.ids) + each.ended for each in completions)
-    sequences = f"{len(work.rows)} of {sizes.prompt_tokens} + {sizes.new_tokens} tokens"
-    return {
+    told: dict[str, Any] = {
         "parameters": work.parameters,
-        "sequences": sequences,
-        "decoding": _decoding(work, made),
-        "one decoding step": _or_error(partial(_one_step, work)),
-        "training": _training(work, completions, made),
-        "generate": _or_error(partial(_generate, work)),
-        "generate, CUDA graphs": _on_cuda(partial(_generate, work, cache_implementation="static")),
-        "continuous batching": _on_cuda(partial(_continuous, work, graphs=False)),
-        "continuous batching, CUDA graphs": _on_cuda(partial(_continuous, work, graphs=True)),
+        "sequences": f"{len(work.rows)} of {sizes.prompt_tokens} + {sizes.new_tokens} tokens",
     }
+    measurements: dict[str, Callable[[], dict[str, Any]]] = {
+        "decoding": partial(_decoding, work, made),
+        "one decoding step": partial(_one_step, work),
+        "training": partial(_training, work, completions, made),
+        "generate": partial(_generate, work),
+        "continuous batching": partial(_on_cuda, partial(_continuous, work, graphs=False)),
+        "continuous batching, CUDA graphs": partial(_on_cuda, partial(_continuous, work, graphs=True)),
+        "generate, CUDA graphs": partial(_on_cuda, partial(_generate, work, cache_implementation="static")),
+    }
+    for name, measure in measurements.items():
+        told[name] = _or_error(measure)
+        report(told)
+    return told
 
 
 def seconds(run: Callable[[], object], repeats: int) -> float:
@@ -128,35 +133,30 @@ def _training(work: Work, completions: list[Completion], made: int) -> dict[str,
 
 @torch.inference_mode()
 def _one_step(work: Work) -> dict[str, Any]:
-    """One step halfway through the completions with its logits, launched as always and replayed from a CUDA graph.
-
-    The difference is the most that graphs could gain in our decoding loop, which has none.
-    """
-    policy = work.policy
+    """One step halfway through the completions, launched kernel by kernel and replayed from a CUDA graph, and what
+    follows on it: the logits, and the choice of a token from them."""
+    policy, repeats = work.policy, 10 * work.sizes.repeats
     prompt = torch.tensor(work.rows, device=policy.device)
-    batch: Any = stepper(policy, policy.prefill(work.prompts), prompt)
     tokens = torch.full_like(prompt, 10)
-    for _ in range(work.sizes.new_tokens // 2):
-        batch.step(tokens)
-    at, positions = batch.at, batch.positions
 
-    def again() -> None:
-        batch.at, batch.positions = at, positions
-        policy.head(batch.step(tokens))
+    def halfway(batch: FusedStepper) -> FusedStepper:
+        for _ in range(work.sizes.new_tokens // 2):
+            batch.step(tokens)
+        return batch
 
-    milliseconds: dict[str, Any] = {"launched, ms": 1000 * seconds(again, 10 * work.sizes.repeats)}
+    prefix = policy.prefill(work.prompts)
+    launched = halfway(FusedStepper(policy, prefix, prompt))
+    hidden = launched.step(tokens)
+    logits = policy.head(hidden)
+    milliseconds: dict[str, Any] = {
+        "launched, ms": 1000 * seconds(lambda: launched.step(tokens), repeats),
+        "logits, ms": 1000 * seconds(lambda: policy.head(hidden), repeats),
+        "choice, ms": 1000 * seconds(lambda: choose(logits, prompt, 0, Sampling()), repeats),
+    }
     if policy.device.type != "cuda":
         return milliseconds | {"replayed from a CUDA graph": NEEDS_CUDA}
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            again()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        again()
-    return milliseconds | {"replayed from a CUDA graph, ms": 1000 * seconds(graph.replay, 10 * work.sizes.repeats)}
+    replayed = halfway(GraphedStepper(policy, prefix, prompt))
+    return milliseconds | {"replayed from a CUDA graph, ms": 1000 * seconds(lambda: replayed.step(tokens), repeats)}
 
 
 def _settings(work: Work) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _generate(work: Work, **how: str) -> dict[str, float]:
     ids = torch.tensor(work.repeated, device=work.policy.device)
     wanted = {**_settings(work), "min_new_tokens": work.sizes.new_tokens, "pad_token_id": 0, **how}
     run = partial(work.policy.model.generate, input_ids=ids, attention_mask=torch.ones_like(ids), **wanted)
-    took = seconds(run, work.sizes.repeats)
+    took = seconds(run, work.sizes.repeats_of_others)
     return {"tokens a second": len(ids) * work.sizes.new_tokens / took} | _peak_memory()
 
 
@@ -184,12 +184,12 @@ def _continuous(work: Work, graphs: bool) -> dict[str, float]:
         )
         written.append(sum(len(output.generated_tokens) for output in outputs.values()))
 
-    took = seconds(run, work.sizes.repeats)
+    took = seconds(run, work.sizes.repeats_of_others)
     return {"tokens a second": statistics.median(written[1:]) / took} | _peak_memory()
 
 
 def _on_cuda(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    return _or_error(run) if torch.cuda.is_available() else {"not run": NEEDS_CUDA}
+    return run() if torch.cuda.is_available() else {"not run": NEEDS_CUDA}
 
 
 def _or_error(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -136,6 +136,8 @@ def _played(cells: Mapping[str, CellSpec], store: Store, name: str) -> dict[str,
     keep_freed_memory()
     suite = replace(load_suite("smoke"), name=name)
     distinct = list(dict.fromkeys(cells.values()))  # on a processor with one thread, two of `agreement` are the same
+    workers = len(distinct) if torch.cuda.is_available() else 1  # one small swarm leaves a GPU idle most of the time
     with watch(Console()) as listener:
-        records = dict(zip(distinct, run_suite(suite, distinct, store, listener, share=False), strict=True))
-    return {name: records[cell] for name, cell in cells.items()}
+        records = run_suite(suite, distinct, store, listener, workers=workers, share=False)
+    played = dict(zip(distinct, records, strict=True))
+    return {name: played[cell] for name, cell in cells.items()}

@@ -12,7 +12,7 @@ from thiefbench.engine.keys import key
 from thiefbench.engine.model import decoding
 from thiefbench.engine.model.decoding import sample
 from thiefbench.engine.model.policy import Policy
-from thiefbench.engine.model.stepping import FusedStepper, PlainStepper, stepper
+from thiefbench.engine.model.stepping import FusedStepper, GraphedStepper, PlainStepper, stepper
 from thiefbench.tasks.base import Sampling
 from thiefbench.zoo.models import resolve
 
@@ -48,15 +48,29 @@ def random_policy(request: pytest.FixtureRequest, policy: Policy) -> Policy:
     return Policy(model, policy.tokenizer)
 
 
+class Ungraphed(GraphedStepper):
+    """The work of a GPU's step, on a processor, which has no graphs."""
+
+    captures = 0
+
+    def _capture(self, tokens: torch.Tensor) -> None:
+        self.captures += 1
+        self.graph = torch.cuda.CUDAGraph.__new__(torch.cuda.CUDAGraph)
+
+    def _replayed(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self._advance(tokens)
+
+
+@pytest.mark.parametrize("kind", [FusedStepper, Ungraphed])
 @torch.inference_mode()
-def test_states_equal_the_plain_step(random_policy: Policy, prompts: list[list[int]]) -> None:
-    """Forty steps over ragged groups with rows dropped on the way: past two buffer blocks."""
+def test_states_equal_the_plain_step(kind: type[FusedStepper], random_policy: Policy, prompts: list[list[int]]) -> None:
+    """Steps over ragged groups with rows dropped on the way: past two buffer blocks."""
     prompt = torch.tensor([0, 0, 0, 1, 2, 2, 5, 5, 5, 5, 5, 11, 3, 3, 7, 0, 0])
     prefix = random_policy.prefill(prompts)
-    fused, plain = FusedStepper(random_policy, prefix, prompt), PlainStepper(random_policy, prefix, prompt)
+    fused, plain = kind(random_policy, prefix, prompt), PlainStepper(random_policy, prefix, prompt)
     assert type(stepper(random_policy, prefix, prompt)) is FusedStepper
     rows, generator = len(prompt), torch.Generator().manual_seed(2)
-    for step in range(70):
+    for step in range(150):
         if step in (3, 30, 50):
             kept = torch.randperm(rows, generator=generator)[: rows - 3]
             rows -= 3
@@ -64,6 +78,8 @@ def test_states_equal_the_plain_step(random_policy: Policy, prompts: list[list[i
             plain.keep(kept)
         tokens = torch.randint(0, 300, (rows,), generator=generator)
         torch.testing.assert_close(fused.step(tokens), plain.step(tokens), rtol=2e-4, atol=2e-4)
+    if isinstance(fused, Ungraphed):
+        assert fused.captures == 5, "one for each set of shapes: three times rows went, and three buffers"
 
 
 def test_other_models_take_the_plain_step(policy: Policy, prompts: list[list[int]]) -> None:
