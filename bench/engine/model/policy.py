@@ -13,7 +13,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, Literal, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from thiefbench.errors import UserError
 from thiefbench.tasks.base import Message
@@ -28,6 +29,8 @@ from thiefbench.tasks.base import Message
 Dtype = Literal["float32", "bfloat16"]
 # Logits between two batch shapes differ in their last bits; twice the largest difference seen on CPU, per dtype.
 LOGIT_NOISE: dict[str, float] = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.7}
+# On a GPU: all of PyTorch's kernels but cuDNN's, which has no deterministic gradient (`learning.repeatable`).
+_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 # Settings of transformers' models that change logits behind the output embeddings.
 _LOGIT_CHANGES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
@@ -351,13 +354,14 @@ class Policy:
             visible: what each token may attend to, bool, shape (rows, 1, length, cached length).
             cache: an object with `update` and `get_seq_length` as transformers' caches have.
         """
-        return self.model.base_model(  # type: ignore[no-any-return]
-            input_ids=ids.to(self.device),
-            position_ids=positions.to(self.device),
-            attention_mask=visible.to(self.device),
-            use_cache=True,
-            **{self._cache_argument: cache},
-        ).last_hidden_state
+        with nullcontext() if self.device.type == "cpu" else sdpa_kernel(_ATTENTION):
+            return self.model.base_model(  # type: ignore[no-any-return]
+                input_ids=ids.to(self.device),
+                position_ids=positions.to(self.device),
+                attention_mask=visible.to(self.device),
+                use_cache=True,
+                **{self._cache_argument: cache},
+            ).last_hidden_state
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits over the vocabulary from final hidden states, in float32 or better."""

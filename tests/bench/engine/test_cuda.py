@@ -4,11 +4,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from thiefbench.defenses.anchors import AcceptAll
 from thiefbench.defenses.logit import Logit
 from thiefbench.engine.learning.cohort import Cohort, TrainingRow
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.model.stepping import GraphedStepper, PlainStepper, stepper
+from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -90,3 +93,27 @@ def test_gradients_on_the_device_are_those_of_the_cpu(
         assert made is not None
         difference = float((made.cpu() - weight.grad).norm() / weight.grad.norm())
         assert difference <= 1e-3, f"the gradient of {name} is {difference:.1e} off"
+
+
+def test_gradients_in_bfloat16_repeat_bit_for_bit(load_policy: Callable[..., Policy]) -> None:
+    """Attention of large heads in bfloat16 has kernels of its own, not all of which repeat."""
+    config = Qwen2Config(
+        vocab_size=2048, hidden_size=512, intermediate_size=1024, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, tie_word_embeddings=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = Qwen2ForCausalLM(config).to(torch.bfloat16).eval()
+    policy = Policy(model, load_policy().tokenizer)
+    prompts = torch.randint(10, 1000, (4, 96)).tolist()
+    rows = [TrainingRow(n % 4, tuple(torch.randint(10, 1000, (200,)).tolist()), float(n % 3 == 0)) for n in range(32)]
+    rows.sort(key=lambda row: row.prompt)
+    cohort = Cohort(policy, SwarmSpec(prompts=4, group=8), AcceptAll())
+    made = []
+    for _ in range(2):
+        for weight in cohort.weights.values():
+            weight.grad = None
+        cohort.accumulate(prompts, rows, cohort.advantages(rows))
+        made.append({name: weight.grad for name, weight in cohort.weights.items() if weight.grad is not None})
+    differing = [name for name in made[0] if not torch.equal(made[0][name], made[1][name])]
+    assert made[0] and not differing, f"{len(differing)} of {len(made[0])} gradients differ"

@@ -34,7 +34,7 @@ def measure_agreement(sizes: Sizes, out: Path) -> dict[str, Any]:
     """`smoke`'s undefended swarm on the processor and on the device; bfloat16 is told without a judgement."""
     cell = _cell(sizes)
     cells = {
-        "processor, float32": replace(cell, device="cpu", threads=torch.get_num_threads()),
+        "processor, float32": replace(cell, device="cpu", threads=min(4, torch.get_num_threads())),
         f"{device()}, float32": replace(cell, device=device(), threads=1),
         f"{device()}, bfloat16": replace(cell, device=device(), dtype="bfloat16", threads=1),
     }
