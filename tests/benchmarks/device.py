@@ -16,8 +16,8 @@ medium      Trains `medium-math` (27 million parameters) by the recipe of the bu
 Results are written to device.json and index.html in the output folder after every part. A part that has not begun when
 the time (--minutes) is over is left out, and said to be. The parts and the page are in the folder device/.
 
-STATE: this command has run on processors only, at tiny sizes. No CUDA device was available to its authors, so nothing
-is known about how it behaves on one, and its 25 minutes are an estimate.
+STATE: `tests` and most of `speed` have run on an H200; `agreement` and `medium` began there and did not end in time
+(docs/log/2026-11-27-gpu.md). At tiny sizes all parts run on processors. The 25 minutes are an estimate.
 """
 
 from __future__ import annotations
