@@ -1,7 +1,8 @@
-"""Whether a plugin's constants are what its base class says: a method of the same name would be met much later."""
+"""Whether a plugin's constants and methods are what its base class says: otherwise that would be met much later."""
 
 from __future__ import annotations
 
+import inspect
 import reprlib
 from collections.abc import Collection, Set
 from dataclasses import fields
@@ -9,11 +10,13 @@ from inspect import isroutine
 from typing import Any, Final, get_args, get_type_hints
 
 from thiefbench.attacks.base import Attack, ThreatModel
-from thiefbench.defenses.aggregation.base import AVERAGING
+from thiefbench.attacks.exchange.base import WeightAttack
+from thiefbench.attacks.stages.base import StageAttack
+from thiefbench.defenses.aggregation.base import AVERAGING, Aggregation
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Defense, JudgeSpec, Requirement
 from thiefbench.defenses.rule_rewards import RULE_REWARDS
-from thiefbench.defenses.stages.base import PIPELINE
+from thiefbench.defenses.stages.base import PIPELINE, StageCheck
 from thiefbench.error_messages import nearest
 from thiefbench.tasks.base import Task, Topology
 from thiefbench.wording import one_of
@@ -29,12 +32,14 @@ _WANTED: dict[type, dict[str, tuple[type | tuple[type, ...], str]]] = {
     Task: {"name": (str, "a string"), "splits": (tuple, "a tuple"), "domains": (tuple, "a tuple")},
 }
 """By base class, its constants: their type, and what a message calls it."""
+_CALLED: Final = (Attack, WeightAttack, StageAttack, Defense, Aggregation, StageCheck, Task)
+"""The classes whose methods the benchmark calls."""
 _REQUIREMENTS: Final = (*get_args(Requirement), AVERAGING, PIPELINE, ANSWER_KEYS, RULE_REWARDS)
 """Everything that a defense may require."""
 
 
 def wrong_attribute(made: Any) -> str:
-    """What is wrong with the constants of an attack, a defense or a task, in a clause; empty if nothing is.
+    """What is wrong with the constants and methods of a plugin, in a clause; empty if nothing is.
 
     Args:
         made: an instance of any class; of other classes nothing is known, so nothing is wrong.
@@ -52,9 +57,45 @@ def wrong_attribute(made: Any) -> str:
             if isroutine(value):
                 return f"the method {name} of {kind} takes the place of {called}; give the method another name"
             return f"{name} of {kind} must be {called}, not {value!r:.100}"
-    if isinstance(made, Defense):
-        return _unknown_name(f"requires of {kind}", made.requires, _REQUIREMENTS)
+    if isinstance(made, Defense) and (wrong := _unknown_name(f"requires of {kind}", made.requires, _REQUIREMENTS)):
+        return wrong
+    bases = [base for base in _CALLED if isinstance(made, base)]
+    return next(filter(None, (_wrong_method(type(made), base) for base in bases)), "")
+
+
+def _wrong_method(kind: type, base: type) -> str:
+    """The first method of `base` that cannot be called on `kind` as its base class says, in a clause."""
+    for name, meant in vars(base).items():
+        own = inspect.getattr_static(kind, name)
+        if name.startswith("_") or own is meant or not inspect.isfunction(meant):
+            continue
+        if not callable(getattr(kind, name, None)):
+            return f"{name} of {kind.__name__} must be a method, as in {base.__name__}, not {own!r:.100}"
+        arguments = list(inspect.signature(meant).parameters.values())[1:]
+        try:
+            taken = inspect.signature(own.__func__ if isinstance(own, classmethod | staticmethod) else own)
+        except (TypeError, ValueError):  # of an object that tells nothing of its parameters
+            continue
+        first = [] if isinstance(own, staticmethod) else [None]
+        every = [each for each in arguments if each.kind is each.POSITIONAL_OR_KEYWORD]
+        named = {each.name: None for each in arguments if each.kind is each.KEYWORD_ONLY}
+        needed = [each for each in every if each.default is each.empty]
+        try:
+            taken.bind(*first, *every, **named)
+            taken.bind(*first, *needed)
+        except TypeError:
+            takes = list(taken.parameters.values())[len(first) :]
+            return (
+                f"the method {name} of {kind.__name__} is called with {_named(arguments)}, as in {base.__name__}, and "
+                f"takes {_named(takes)}"
+            )
     return ""
+
+
+def _named(parameters: list[inspect.Parameter]) -> str:
+    """Parameters as in a definition, without their types and defaults."""
+    empty = inspect.Parameter.empty
+    return str(inspect.Signature([each.replace(annotation=empty, default=empty) for each in parameters]))
 
 
 def wrong_grant(threat: ThreatModel) -> str:

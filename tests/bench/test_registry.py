@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from thiefbench import package_meaning, registry, user_imports
+from thiefbench.plugin_attributes import _CALLED, _wrong_method
 from thiefbench.registry import ParsedSpec, SpecStringError
 
 OWN = """
@@ -314,6 +316,23 @@ THREAT = "from thiefbench.attacks.base import ThreatModel; threat = ThreatModel"
             r"queries must be a whole number of at least 0, not True$",
         ),
         ("task", "Task", "name = 'm'; splits = 3", r"splits of Mine must be a tuple, not 3$"),
+        (
+            "attack", "Attack", f"name = 'm'; {THREAT}('in-context')\n    def draw(self, task, seed): return self",
+            r"the method draw of Mine is called with \(rng\), as in Attack, and takes \(task, seed\)$",
+        ),
+        (
+            "attack", "Attack", f"name = 'm'; {THREAT}('in-context')\n    @staticmethod\n    def poison(): return []",
+            r"the method poison of Mine is called with \(view\), as in Attack, and takes \(\)$",
+        ),
+        (
+            "defense", "Defense", "name = 'm'\n    def inspect(self, view, rng): return []",
+            r"the method inspect of Mine is called with \(view\), as in Defense, and takes \(view, rng\)$",
+        ),
+        ("defense", "Defense", "name = 'm'; state = {}", r"state of Mine must be a method, as in Defense, not \{\}$"),
+        (
+            "task", "Task", "name = 'm'; splits = ()\n    def reward(self, item, *, completions): return []",
+            r"the method reward of Mine is called with .*, as in Task, and takes \(item, \*, completions\)$",
+        ),
     ],
 )  # fmt: skip
 def test_a_constant_of_another_kind_is_told_before_a_run(
@@ -327,6 +346,28 @@ def test_a_constant_of_another_kind_is_told_before_a_run(
     with pytest.raises(SpecStringError, match=complaint) as error:
         registry.make(kind, f"{path}:Mine")
     sentence(error)
+
+
+def test_methods_may_take_more_than_they_are_called_with(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(
+        "from thiefbench.defenses.base import ACCEPT, Defense\n\nclass Mine(Defense):\n    name = 'm'\n"
+        "    def inspect(self, pool, strictly=True, *rest, **options): return [ACCEPT for _ in pool.completions]\n"
+        "    @classmethod\n    def prove(cls, *states): return b''\n    state = lambda self: {}\n"
+    )
+    assert registry.make("defense", f"{path}:Mine").name == "m"
+
+
+@pytest.mark.parametrize("kind", get_args(registry.Kind))
+def test_methods_of_the_built_in_classes_are_called_as_their_base_class_says(kind: registry.Kind) -> None:
+    found = [] if kind == "suite" else [registry.find(kind, name) for name in registry.names(kind)]
+    assert found or kind == "suite"
+    assert [
+        wrong
+        for plugin in found
+        for base in _CALLED
+        if issubclass(plugin, base) and (wrong := _wrong_method(plugin, base))
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -27,14 +28,15 @@ def repeatable(device: torch.device) -> Iterator[None]:
     if device.type == "cpu" or not _possible(device):
         yield
         return
-    before, filled = torch.get_deterministic_debug_mode(), torch.utils.deterministic.fill_uninitialized_memory
+    settings: Any = torch.utils.deterministic
+    before, filled = torch.get_deterministic_debug_mode(), settings.fill_uninitialized_memory
     try:
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # it would cost time, and nothing unwritten is read
+        settings.fill_uninitialized_memory = False  # it would cost time, and nothing unwritten is read
         yield
     finally:
         torch.set_deterministic_debug_mode(before)
-        torch.utils.deterministic.fill_uninitialized_memory = filled
+        settings.fill_uninitialized_memory = filled
 
 
 @cache
