@@ -17,7 +17,7 @@ from thiefbench.engine.keys import generator
 from thiefbench.engine.spec import SpecError
 from thiefbench.errors import UserError
 from thiefbench.tasks.base import Completion, Item, Split, Task
-from thiefbench.user_frames import where
+from thiefbench.user_frames import described, where
 
 CHUNK = 256
 """Items rewarded together: programs run in parallel, and progress is reported in between."""
@@ -234,6 +234,4 @@ def _one_sentence(attack: Attack, method: str) -> Iterator[None]:
 
 
 def _failed(attack: Attack, method: str, error: Exception) -> AttackFailedError:
-    return AttackFailedError(
-        f"the attack {attack.name} failed in {method}: {type(error).__name__}: {error}{where(error)}"
-    )
+    return AttackFailedError(f"the attack {attack.name} failed in {method}: {described(error)}")

@@ -47,7 +47,7 @@ from thiefbench.plugin_attributes import wrong_attribute
 from thiefbench.regular_files import parts_of
 from thiefbench.sources import import_root, is_of_user, package_files, source_files
 from thiefbench.tasks.base import Task
-from thiefbench.user_frames import where
+from thiefbench.user_frames import described, where
 from thiefbench.user_imports import imported, name_within
 
 Kind = Literal["attack", "defense", "task", "suite", "aggregation", "weight_attack", "stage_check", "stage_attack"]
@@ -229,9 +229,9 @@ def make(kind: Kind, spec: str) -> Any:
     except (AttributeError, TypeError, ValueError) as error:  # of values of another type than is meant, too
         raise SpecStringError(f"{kind} {spec}: {error}{where(error)}") from error
     except (Exception, SystemExit) as error:
-        if isinstance(error, UserError) or not (line := where(error)):
+        if isinstance(error, UserError) or not where(error):
             raise
-        raise SpecStringError(f"{kind} {spec}: {type(error).__name__}: {error}{line}") from error
+        raise SpecStringError(f"{kind} {spec}: {described(error)}") from error
     if wrong := wrong_attribute(made):
         raise SpecStringError(f"{kind} {spec}: {wrong}")
     return made

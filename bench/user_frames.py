@@ -21,6 +21,11 @@ def where(error: BaseException) -> str:
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
+def described(error: BaseException) -> str:
+    """An error's type, its message if it has one, and `where` it passed through the user's code."""
+    return f"{type(error).__name__}{f': {error}' if str(error) else ''}{where(error)}"
+
+
 def origin(error: BaseException) -> BaseException | None:
     """The first cause of an error, if it has one and that passed through the user's own code; else None."""
     first = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -84,6 +85,11 @@ class Subject:
         return self.play()
 
     @cached_property
+    def prolonged(self) -> Sequence[Sample]:
+        """The pools with further rounds, up to `TRIED`."""
+        return [_prolonged(sample) for sample in self.samples]
+
+    @cached_property
     def rewarded(self) -> tuple[Rewarded, Rewarded]:
         """What it does to the honest and to the poisoned rewarded completions of all samples."""
         counts = (Rewarded(), Rewarded())
@@ -143,7 +149,7 @@ def _is_made(subject: Subject) -> str:
 
 def _keeps_the_contract(subject: Subject) -> str:
     judged = 0
-    for sample in map(_prolonged, subject.samples):
+    for sample in subject.prolonged:
         defense = subject.make()
         for number in range(1, TRIED + 1):
             try:
@@ -197,28 +203,26 @@ def _ignores_pseudonyms(subject: Subject) -> str:
         names = {o.sender: f"{place:08x}" for pool in sample.rounds for place, o in enumerate(pool)}
         renamed = replace(sample, rounds=tuple(_renamed(pool, names) for pool in sample.rounds))
         for one, other in zip(straight, _all_rounds(subject.make(), renamed), strict=True):
-            wrong = next((pair for pair in zip(one, other, strict=True) if not _alike(*pair)), None)
-            if wrong is not None:
+            if wrong := _apart(one, other, _alike):
                 raise RuleBroken(
-                    f"on {sample.name} it gives a completion the verdict {_short(wrong[0])} and, after all senders "
-                    f"were renamed, {_short(wrong[1])}; the letters of a pseudonym carry no information"
+                    f"on {sample.name} it gives a completion the verdict {wrong[0]} and, after all senders "
+                    f"were renamed, {wrong[1]}; the letters of a pseudonym carry no information"
                 )
     return ""
 
 
 def _continues_after_a_restart(subject: Subject) -> str:
-    """The restarted defense need not give the last bits of a score: it may have computed them in other batches."""
-    for sample in map(_prolonged, subject.samples):
+    for sample in subject.prolonged:
         running = subject.make()
         restarted: dict[int, Candidate] = {}
         for number in range(1, TRIED + 1):
             verdicts = running.inspect(sample.view(running, number))
             for after, other in restarted.items():
                 again = other.inspect(sample.view(other, number))
-                if wrong := next((pair for pair in zip(verdicts, again, strict=True) if not _alike(*pair)), None):
+                if wrong := _apart(verdicts, again):
                     raise RuleBroken(
-                        f"in round {number} of {sample.name} it gives a completion the verdict {_short(wrong[0])} and, "
-                        f"after a restart at the end of round {after}, {_short(wrong[1])}; let state() return "
+                        f"in round {number} of {sample.name} it gives a completion the verdict {wrong[0]} and, "
+                        f"after a restart at the end of round {after}, {wrong[1]}; let state() return "
                         "all that later verdicts depend on"
                     )
             if number in RESTARTS:
@@ -331,12 +335,18 @@ def _renamed(pool: Sequence[PoolCompletion], names: dict[str, str]) -> tuple[Poo
 
 
 def _compare(one: Sequence[Verdict], other: Sequence[Verdict], sample: Sample, where: str, change: str) -> None:
-    wrong = next(((a, b) for a, b in zip(one, other, strict=True) if a != b), None)
-    if wrong is not None:
-        first, second = map(_short, wrong)
+    if wrong := _apart(one, other):
         raise RuleBroken(
-            f"on {sample.name} it gives a completion the verdict {first} and, in {where}, {second}; {change}"
+            f"on {sample.name} it gives a completion the verdict {wrong[0]} and, in {where}, {wrong[1]}; {change}"
         )
+
+
+def _apart(
+    one: Sequence[Verdict], other: Sequence[Verdict], same: Callable[[Verdict, Verdict], bool] = operator.eq
+) -> tuple[str, str] | None:
+    """The first two verdicts on a completion that are not the same, as a message tells them."""
+    pairs = zip(one, other, strict=True)
+    return next(((_short(first), _short(second)) for first, second in pairs if not same(first, second)), None)
 
 
 def _alike(one: Verdict, other: Verdict) -> bool:

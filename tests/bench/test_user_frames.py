@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from thiefbench import registry
-from thiefbench.user_frames import MOST_TRACEBACK, kept, shown, where
+from thiefbench.user_frames import MOST_TRACEBACK, described, kept, shown, where
 
 DEFENSE = """
 from thiefbench.defenses.base import ACCEPT, Defense
@@ -73,3 +73,19 @@ def test_what_is_kept_is_bounded_and_what_a_record_says_is_only_text() -> None:
     assert len(kept(RuntimeError("x" * 10**6))["traceback"]) == MOST_TRACEBACK
     assert shown({}) == ""
     assert shown({"own_frames": ["not", "a text"]}) == ""
+
+
+@pytest.mark.parametrize(
+    ("raising", "sentence"),
+    [
+        ("raise RuntimeError('no text') from None", "RuntimeError: no text (mine.py, line 15)"),
+        ("raise RuntimeError from None", "RuntimeError (mine.py, line 15)"),
+    ],
+)
+def test_an_error_is_described_with_its_message_if_it_has_one(raising: str, sentence: str, tmp_path: Path) -> None:
+    assert described(failing(tmp_path, raising)) == sentence
+
+
+def test_an_error_of_nobody_s_code_is_described_without_a_place() -> None:
+    assert described(MemoryError()) == "MemoryError"
+    assert described(MemoryError("full")) == "MemoryError: full"

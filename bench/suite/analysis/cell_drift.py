@@ -56,7 +56,7 @@ def drift_scores(
     scores: dict[str, dict[str, Score]] = {}
     for part, attack in dict.fromkeys((cell.part, cell.attack) for cell in finished):
         compared = [cell for cell in finished if (cell.part, cell.attack) == (part, attack)]
-        of_seed = {cell.seed: cell for cell in compared if (cell.role, cell.defense) == ("control", "none")}
+        of_seed = {cell.seed: cell for cell in compared if cell.is_control}
         controls = {seed: answers_of(cell) for seed, cell in sorted(of_seed.items())}
         for cell in compared:
             control = controls.get(cell.seed)

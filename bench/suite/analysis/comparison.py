@@ -263,6 +263,11 @@ class Cell:
         return state_of(self.problem)
 
     @property
+    def is_control(self) -> bool:
+        """Whether others of its attack and seed are measured against it."""
+        return (self.role, self.defense) == ("control", "none")
+
+    @property
     def title(self) -> str:
         """The title of the comparison to which it belongs."""
         return heading(self.part, self.attack)
@@ -370,6 +375,11 @@ class Comparison:
     def finished(self) -> list[tuple[Cell, Record]]:
         """The cells that have scores."""
         return [(cell, cell.record) for cell in self.cells if cell.record is not None and not cell.problem]
+
+    @property
+    def controls(self) -> int:
+        """How many controls have scores; one for each seed at most."""
+        return sum(cell.is_control for cell, _ in self.finished)
 
     def find(self, role: Role, defense: str, seed: int) -> Cell | None:
         """The cell of a role and defense at a seed, finished or not."""

@@ -43,7 +43,7 @@ from thiefbench.suite.analysis.scoring import rejection_rates
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Score, table_rows
 from thiefbench.tasks.base import Item, Sampling, Task
-from thiefbench.user_frames import where
+from thiefbench.user_frames import described
 from thiefbench.zoo.models import resolve
 
 _SWARM = TypeAdapter(SwarmSpec)
@@ -360,8 +360,7 @@ def _judged(recording: Recorded, timed: _Timed, rounds: Sequence[int], asks_poli
         if lacking := [each.what for each in recording.absent if each.asked]:
             raise LackingError(f"{defense.name} needs {lacking[0]}")
         if problem is not None:
-            message = f"{defense.name} failed in round {number}: {type(problem).__name__}: {problem}{where(problem)}"
-            raise ReplayError(message) from problem
+            raise ReplayError(f"{defense.name} failed in round {number}: {described(problem)}") from problem
     return verdicts
 
 

@@ -153,7 +153,7 @@ def failed_record(spec: CellSpec, what: dict[str, Any], error: BaseException) ->
     return Record(
         **identified(what),
         status="error",
-        error=f"{type(error).__name__}: {error}{user_frames.where(error)}",
+        error=user_frames.described(error),
         provenance=provenance.provenance(spec.device, spec.threads)
         | {"finished": provenance.now()}
         | user_frames.kept(error),

@@ -262,7 +262,7 @@ def _section(
         "seeds": comparison.seeds,
         "few": len(comparison.seeds) < FEW_SEEDS,
         "reference": comparison.reference_role,
-        "honest_drift": honest_drift_note(len({cell.seed for cell in comparison.cells if _finished_control(cell)})),
+        "honest_drift": honest_drift_note(comparison.controls),
         "doubt": doubt_note(comparison.why_inconclusive) if comparison.why_inconclusive else "",
         "computed": mixture(records),
         "paired": [
@@ -275,10 +275,6 @@ def _section(
         "submission": first_submission(comparison),
         "hole": how_the_hole_works(_first_cell(comparison)),
     }
-
-
-def _finished_control(cell: Cell) -> bool:
-    return (cell.role, cell.defense) == ("control", "none") and not cell.problem
 
 
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:

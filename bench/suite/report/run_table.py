@@ -85,7 +85,6 @@ def print_results(out: Console, store: Store, rows: Sequence[RunRow]) -> None:
         out.print(f"{where}{_called('attack', headings[attack])}")
         if doubt := comparison.why_inconclusive:
             out.print(f"[bold yellow]Inconclusive:[/bold yellow] {escaped(doubt_note(doubt))}")
-        controls = sum(_is_control(row.cell) and not row.cell.problem for row in own)
         numbers = plain_table("", "swarm", "seed", *MEASURES.values(), pad_edge=False)
         limits = plain_table("", *MEASURES.values(), pad_edge=False)
         problems = []
@@ -99,9 +98,9 @@ def print_results(out: Console, store: Store, rows: Sequence[RunRow]) -> None:
             written = {
                 name: "-" if s.value is None else f"{s.value:.3f}" for name, s in zip(MEASURES, scores, strict=True)
             }
-            if _is_control(row.cell) and written["drift"] != "-":
+            if row.cell.is_control and written["drift"] != "-":
                 written["drift"] += "*"
-                notes[f"* {honest_drift_note(controls)}"] = None
+                notes[f"* {honest_drift_note(comparison.controls)}"] = None
             if any(row.scores.get(name, NOTHING).value is not None for name in _REJECTIONS):
                 notes[CLUSTERED] = None
             numbers.add_row(*who, *written.values())
@@ -187,11 +186,6 @@ def print_whole(out: Console, table: Table) -> None:
     terminal = {"force_terminal": True, "color_system": out.color_system} if out.is_terminal else {}
     wide = Console(file=out.file, width=max(width, 1), highlight=False, emoji=False, **terminal)  # type: ignore[arg-type]
     wide.print(table)
-
-
-def _is_control(cell: Cell) -> bool:
-    """Whether other cells are measured against it."""
-    return (cell.role, cell.defense) == ("control", "none")
 
 
 def _swarm(cell: Cell, names: Mapping[str, str]) -> str:
