@@ -6,7 +6,7 @@
 
 tests       The tests that need a CUDA device.
 speed       Decoding and training in bfloat16 at the shape of Qwen2.5-1.5B with random weights: tokens per second, the
-            share of the memory-bandwidth roofline, MFU, peak memory; in the same run transformers' `generate` and its
+            share of the roofline, MFU, peak memory; in the same run transformers' `generate` and its
             continuous batching, and one decoding step of ours, each with and without CUDA graphs.
 agreement   The undefended swarm of `smoke` on the processor and on the device in float32, with stated tolerances, and
             how far bfloat16 moves its results.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from tests.benchmarks.device.command import main, run_parts, went_well
 from tests.benchmarks.device.cuda_tests import counted
 from tests.benchmarks.device.page import page
-from tests.benchmarks.device.sizes import FULL, TINY
+from tests.benchmarks.device.sizes import FULL, TINY, data_sheet
 from tests.benchmarks.device.speed import least_seconds
 from tests.benchmarks.device.swarms import agrees
 
@@ -28,7 +29,7 @@ def test_all_parts_run_and_leave_one_file_and_one_page(tmp_path: Path) -> None:
     assert (tests["skipped"] > 0) == skipped and (tests["passed"] > 0) != skipped
 
     speed = results["speed"]
-    assert 0 < speed["decoding"]["share of the bandwidth roofline"] < 1
+    assert 0 < speed["decoding"]["share of the roofline"] < 1
     assert 0 < speed["training"]["MFU"] < 1
     assert speed["generate"]["tokens a second"] > 0
     if skipped:
@@ -96,6 +97,19 @@ def test_tests_are_counted_by_their_outcome() -> None:
         "</testsuite></testsuites>"
     )
     assert counted(junit) == {"passed": 1, "failed": 2, "skipped": 1, "c": "no", "d": "gone"}
+
+
+@pytest.mark.parametrize(
+    ("name", "bandwidth"), [("NVIDIA H200", 4.8e12), ("NVIDIA H100 80GB HBM3", 3.35e12), ("another", 3.35e12)]
+)
+def test_a_device_s_rates_are_those_of_its_data_sheet(name: str, bandwidth: float) -> None:
+    assert data_sheet(name) == (bandwidth, 989e12)
+
+
+def test_the_roofline_is_that_of_operations_for_many_completions() -> None:
+    sizes = replace(TINY, prompts=1000, group=1000)
+    parameters = 10**9  # 2 operations each a token
+    assert least_seconds(TINY.config, parameters, sizes) == pytest.approx(TINY.new_tokens * 2e15 / FULL.flops)
 
 
 def test_the_roofline_counts_weights_keys_and_values_once_a_step() -> None:

@@ -14,7 +14,7 @@ import torch
 
 from tests.benchmarks.device.cuda_tests import run_tests
 from tests.benchmarks.device.page import write
-from tests.benchmarks.device.sizes import FULL, TINY, Sizes, device
+from tests.benchmarks.device.sizes import FULL, TINY, Sizes, data_sheet, device
 from tests.benchmarks.device.speed import measure_speed
 from tests.benchmarks.device.swarms import measure_agreement, measure_medium
 from thiefbench import provenance
@@ -26,7 +26,8 @@ PARTS = ("tests", "speed", "agreement", "medium")
 def main(arguments: Sequence[str], doc: str | None) -> int:
     """Run what the command line asks for; 1 if a part did not go well (`went_well`), else 0."""
     asked = _asked(arguments, doc)
-    sizes = replace(TINY if asked.tiny else FULL, bandwidth=asked.bandwidth, flops=asked.flops)
+    bandwidth, flops = data_sheet(torch.cuda.get_device_name() if device() == "cuda" else "")
+    sizes = replace(TINY if asked.tiny else FULL, bandwidth=asked.bandwidth or bandwidth, flops=asked.flops or flops)
     asked.out.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {
         "device": {"device": device(), "sizes": "tiny" if asked.tiny else "full", "bandwidth": sizes.bandwidth,
@@ -96,8 +97,8 @@ def _asked(arguments: Sequence[str], doc: str | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the results go")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, also without a CUDA device")
     parser.add_argument("--minutes", type=float, default=25.0, help="after these, no further part begins")
-    parser.add_argument("--bandwidth", type=float, default=FULL.bandwidth, help="of its memory, bytes per second")
-    parser.add_argument("--flops", type=float, default=FULL.flops, help="peak rate in bfloat16")
+    parser.add_argument("--bandwidth", type=float, help="of its memory, bytes per second; default: its data sheet's")
+    parser.add_argument("--flops", type=float, help="peak rate in bfloat16; default: its data sheet's")
     asked = parser.parse_args(arguments)
     if not asked.tiny and not torch.cuda.is_available():
         parser.error("there is no CUDA device here; --tiny tries the same code at tiny sizes on the processor")

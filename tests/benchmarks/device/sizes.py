@@ -25,6 +25,11 @@ MEDIUM = replace(RECIPES["micro-math"], name="medium-math", hidden=512, layers=8
 MEDIUM_SWARM_RATE = 2e-4
 
 
+# By a part of the device's name: bytes per second and dense FLOP/s in bfloat16, from NVIDIA's data sheets of the SXM
+# versions. Other devices get those of the H100.
+DATA_SHEETS = {"H100": (3.35e12, 989e12), "H200": (4.8e12, 989e12), "A100": (2.04e12, 312e12)}
+
+
 @dataclass(frozen=True)
 class Sizes:
     """How much is run.
@@ -54,7 +59,6 @@ class Sizes:
     rounds: int
     completions: int
     medium: Recipe
-    # NVIDIA's data sheet of the H100 SXM; --bandwidth and --flops set those of another device.
     bandwidth: float = 3.35e12
     flops: float = 989e12
 
@@ -68,6 +72,11 @@ TINY = Sizes(
     swarm_prompts=4, swarm_group=4, rounds=1, completions=8,
     medium=replace(MEDIUM, texts=320, hidden=32, layers=1, heads=2, feedforward=64),
 )  # fmt: skip
+
+
+def data_sheet(name: str) -> tuple[float, float]:
+    """Memory bandwidth and peak rate of a device by its name."""
+    return next((rates for part, rates in DATA_SHEETS.items() if part in name), DATA_SHEETS["H100"])
 
 
 def device() -> str:

@@ -98,7 +98,10 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
 
 
 def least_seconds(config: Qwen2Config, parameters: int, sizes: Sizes) -> float:
-    """The time that reading weights, keys and values once a step takes at the memory bandwidth, in bfloat16.
+    """The roofline of decoding in bfloat16: the larger of two times for all steps.
+
+    One is that of reading weights, keys and values once a step at the memory bandwidth; the other is that of two
+    operations per parameter and completion at the peak rate.
 
     Every completion has its full length; a prompt's keys and values are read once for all of its completions, and a
     completion is on average half as long as in the end.
@@ -107,13 +110,15 @@ def least_seconds(config: Qwen2Config, parameters: int, sizes: Sizes) -> float:
     per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * size * 2  # keys and values, 2 bytes each
     own = sizes.prompts * sizes.group * sizes.new_tokens / 2 * per_token
     shared = sizes.prompts * sizes.prompt_tokens * per_token
-    return sizes.new_tokens * (2 * parameters + own + shared) / sizes.bandwidth
+    reading = (2 * parameters + own + shared) / sizes.bandwidth
+    computing = 2 * parameters * sizes.prompts * sizes.group / sizes.flops
+    return sizes.new_tokens * max(reading, computing)
 
 
 def _decoding(work: Work, made: int) -> dict[str, float]:
     took = seconds(work.sample, work.sizes.repeats)
     least = least_seconds(work.sizes.config, work.parameters, work.sizes)
-    return {"tokens a second": made / took, "share of the bandwidth roofline": least / took} | _peak_memory()
+    return {"tokens a second": made / took, "share of the roofline": least / took} | _peak_memory()
 
 
 def _training(work: Work, completions: list[Completion], made: int) -> dict[str, float]:
