@@ -92,7 +92,7 @@ def _plain(value: object) -> Any:
     """Converts numpy's numbers, which a defense may use and JSON does not know."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{type(value).__name__} objects are not plain data")
+    raise TypeError(f"{type(value).__name__} objects are not plain data: numbers, strings, lists, dicts and None are")
 
 
 def joined_tensors(tensors: Mapping[str, Array]) -> tuple[dict[str, list[int]], Array]:

@@ -395,7 +395,7 @@ def test_why_it_cannot_be_made_is_said_without_paths_and_once(spec: str) -> None
         ("list", "gave a state that is list"),
         ("nan", "gave a state with NaN, or deeper than 100"),
         ("nested", "gave a state with NaN, or deeper than 100|RecursionError"),
-        ("object", "object objects are not plain data"),
+        ("object", "object objects are not plain data: numbers, strings, lists"),
         ("deep", "RecursionError|nested too deeply"),
         ("huge", "bytes of answer, and at most"),
     ],
