@@ -93,6 +93,24 @@ class Forgets(Fine):
         pass
 
 
+class HashesLater(Fine):
+    """Rejects from round 2 on what comes first out of a set of earlier texts."""
+
+    def __init__(self) -> None:
+        self.texts: set[str] = set()
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        first = next(iter(set(self.texts)), None)
+        self.texts |= {each.text for each in view.completions}
+        return [Verdict("drop") if each.text == first else ACCEPT for each in view.completions]
+
+    def state(self) -> dict[str, Any]:
+        return {"texts": sorted(self.texts)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.texts = set(state["texts"])
+
+
 class Hides(Fine):
     """Its verdicts depend on rounds that its state does not tell of."""
 

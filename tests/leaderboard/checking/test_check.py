@@ -17,11 +17,20 @@ from tests.bench import tiny
 from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.console import out
+from thiefbench.defenses.base import Verdict
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.leaderboard import cli as commands
 from thiefbench.leaderboard import entry_validation
-from thiefbench.leaderboard.checking.check import POISON_STOPPED, QUESTIONS, Finding, RuleWarning, Subject, check
+from thiefbench.leaderboard.checking.check import (
+    POISON_STOPPED,
+    QUESTIONS,
+    Finding,
+    RuleWarning,
+    Subject,
+    _alike,
+    check,
+)
 from thiefbench.leaderboard.checking.samples import RECIPES, ROUNDS, Sample, SampleRecipe, sample_of
 from thiefbench.leaderboard.isolation import limits
 from thiefbench.leaderboard.isolation.isolated import Isolated
@@ -192,6 +201,7 @@ def test_oracle_sees_labels_and_is_asked_no_further() -> None:
         ("Letters", "pseudonyms change nothing", "the letters of a pseudonym carry no information"),
         ("Forgets", "continues after a restart", r"after restore\(state\(\)\), state\(\) differs"),
         ("Hides", "continues after a restart", r"let state\(\) return all"),
+        ("HashesLater", "continues after a restart", "and sort what comes from a set"),
         ("LateToFail", "one valid verdict per completion", r"in round 3 of .*RuntimeError: too late \(submissions"),
         ("Remembers", "continues after a restart", r"in round 9 .* after a restart at the end of round 1, accept; "),
         ("Divides", "an empty pool", r"ZeroDivisionError.*submissions\.py, line \d+"),
@@ -202,6 +212,15 @@ def test_oracle_sees_labels_and_is_asked_no_further() -> None:
 def test_a_fault_is_found_and_named(name: str, question: str, said: str) -> None:
     found = broken(f"{SUBMISSIONS}:{name}")
     assert re.search(said, found.get(question, "")), found
+
+
+@pytest.mark.parametrize(
+    ("weights", "same"),
+    [((0.5, 0.25), True), ((0.5004, 0.25), True), ((0.502, 0.25), False), ((0.5,), False), (None, False)],
+)
+def test_token_weights_are_alike_up_to_rounding(weights: tuple[float, ...] | None, same: bool) -> None:
+    assert _alike(Verdict(token_weights=(0.5, 0.25)), Verdict(token_weights=weights)) == same
+    assert _alike(Verdict(token_weights=weights), Verdict(token_weights=(0.5, 0.25))) == same
 
 
 def test_it_says_how_many_rounds_were_tried() -> None:
