@@ -66,7 +66,11 @@ def test_a_failed_part_and_a_late_one_are_said_and_end_nothing() -> None:
     saved: list[dict[str, list[str]]] = []
     parts = {"one": fails, "two": works, "three": works}
     results: dict[str, Any] = {}
-    run_parts(parts, ["one", "two"], 60, results, lambda done: saved.append({name: list(done[name]) for name in done}))
+
+    def save(done: dict[str, Any]) -> None:
+        saved.append({name: list(result) for name, result in done.items()})
+
+    assert not run_parts(parts, ["one", "two"], 60, results, save)
     assert results["one"]["error"] == "RuntimeError: out of memory" and "error" not in results["two"]
     assert not went_well(results["one"]) and went_well(results["two"])
     one, two = {"one": ["error", "minutes"]}, {"two": ["minutes"]}

@@ -59,8 +59,8 @@ class Sizes:
     rounds: int
     completions: int
     medium: Recipe
-    bandwidth: float = 3.35e12
-    flops: float = 989e12
+    bandwidth: float = DATA_SHEETS["H100"][0]
+    flops: float = DATA_SHEETS["H100"][1]
 
 
 FULL = Sizes(
