@@ -38,6 +38,11 @@ from thiefbench.wording import counted
 
 _PARSING_SECONDS, _PARSING_BYTES = 5, 2 << 30
 """Of processor time for all files of an entry together, and of address space."""
+_TYPE_CHECKING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+_UNREPEATABLE = ("time", "datetime", "secrets", "uuid")
+_UNREPEATABLE_NAMES: dict[str | None, tuple[str, ...]] = {
+    "os": ("urandom", "getrandom", "getpid", "times"), "random": ("SystemRandom",),
+}  # fmt: skip
 _FLOORS: dict[Guests, tuple[str, str]] = {
     "defense": ("thiefbench.defenses", "thiefbench.tasks"),
     "aggregation": ("thiefbench.defenses", "thiefbench.tasks"),
@@ -219,13 +224,47 @@ def _wrong_import(file: Path, depth: int, kind: Guests) -> str:
         tree = ast.parse(file.read_bytes(), file.name)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{file.name} is not valid Python: {error}"
+    never_run = _for_type_checkers(tree)
     for node in sorted((n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)), key=_line):
-        if isinstance(node, ast.ImportFrom) and 0 < node.level <= depth:
+        if node in never_run or (isinstance(node, ast.ImportFrom) and 0 < node.level <= depth):
             continue
         for name in _imported(node):
             if not _allowed(name, kind):
                 shown = f"the standard library, {', '.join(_PACKAGES[kind])}, {' and '.join(_FLOORS[kind])}"
                 return f"line {node.lineno} of {file.name} imports {name}; it may import only {shown}"
+    return ""
+
+
+def _for_type_checkers(tree: ast.Module) -> set[ast.stmt]:
+    """The top statements under `if TYPE_CHECKING:`; none in a file that gives this name a value of its own."""
+    if any(
+        isinstance(n, ast.Name) and n.id == "TYPE_CHECKING" and not isinstance(n.ctx, ast.Load) for n in ast.walk(tree)
+    ):
+        return set()
+    conditions = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    return {each for node in conditions if ast.unparse(node.test) in _TYPE_CHECKING for each in node.body}
+
+
+def unrepeatable(file: Path) -> str:
+    """Where a submitted file names a clock or a source of randomness that no seed repeats; empty if it does not."""
+    for path in source_files(file):
+        if path.suffix != ".py":
+            continue
+        try:
+            tree = ast.parse(path.read_bytes(), path.name)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # told as a wrong import
+        for node in ast.walk(tree):
+            named = _imported(node) if isinstance(node, ast.Import | ast.ImportFrom) else []
+            if isinstance(node, ast.ImportFrom) and node.module in _UNREPEATABLE_NAMES:
+                named = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                named = [f"{node.value.id}.{node.attr}"]
+            for name in named:
+                module, _, attribute = name.partition(".")
+                if module in _UNREPEATABLE or attribute in _UNREPEATABLE_NAMES.get(module, ()):
+                    line = getattr(node, "lineno", 0)
+                    return f"line {line} of {path.name} uses {name}"
     return ""
 
 

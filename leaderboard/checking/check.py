@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
-from thiefbench.defenses.base import PoolCompletion, Verdict
+from thiefbench.defenses.base import PastRound, PoolCompletion, Verdict
 from thiefbench.engine.compatibility import check_requirements
 from thiefbench.engine.spec import SpecError, SwarmSpec
+from thiefbench.judges import check_judge
 from thiefbench.leaderboard.checking import probes
 from thiefbench.leaderboard.checking.findings import (
     Finding,
@@ -20,10 +23,13 @@ from thiefbench.leaderboard.checking.findings import (
     files_are_small,
     imports_what_it_may,
 )
-from thiefbench.leaderboard.checking.samples import Sample
+from thiefbench.leaderboard.checking.samples import Sample, finished
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, POOL
+from thiefbench.leaderboard.isolation.sandbox_paths import files
 from thiefbench.leaderboard.isolation.unconfined import Unconfined
+from thiefbench.sources import source_files
+from thiefbench.suite.store.records import file_sha256
 from thiefbench.wording import counted
 
 WARN_ABOVE, FAIL_ABOVE = 0.05, 0.5
@@ -32,12 +38,46 @@ WARN_ABOVE, FAIL_ABOVE = 0.05, 0.5
 ALMOST_NOTHING = 0.1
 """Below this share of stopped poisoned rewarded completions there is a warning. All recipes' attacks count alike."""
 
-TRIED, RESTARTS = 12, (1, 6)
-"""Rounds that one instance inspects, so that what it does only later is seen, and rounds that a restart follows."""
+ROUNDS_OF_ALL, ROUNDS_OF_FIRST = 12, 64
+"""Rounds that are played with every sample, and with the first one: more than a ranked suite has."""
+RESTARTS = (1, 6)
+"""Rounds that a restart follows, beside one that is drawn by the submission's content."""
 _GROUPS = 2
-"""Groups in the pool of each round after those of the sample, which cost less than whole pools."""
+"""Groups in the pool of each round after those of the sample, which cost less than whole pools; later ones have one."""
 
 Candidate = Isolated | Unconfined
+
+
+@dataclass(frozen=True)
+class Game:
+    """A sample with further rounds.
+
+    Attributes:
+        pools: of every round: those of the sample, and then parts of them in turn. In the game with the most rounds,
+            one pool has the size of a suite's.
+        restarts: the rounds that a restart follows, each with the last round that is compared after it.
+    """
+
+    sample: Sample
+    pools: Sequence[Sequence[PoolCompletion]]
+    restarts: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Played:
+    """What one instance did in a game, in which its own verdicts were its history.
+
+    Attributes:
+        verdicts: on every round's pool.
+        history: the finished rounds.
+        states: what `state()` returned at the end of rounds that a restart follows.
+        drew: for every round, whether it drew from `view.rng`.
+    """
+
+    verdicts: list[list[Verdict]] = field(default_factory=list)
+    history: list[PastRound] = field(default_factory=list)
+    states: dict[int, dict[str, Any]] = field(default_factory=dict)
+    drew: list[bool] = field(default_factory=list)
 
 
 @dataclass
@@ -85,16 +125,30 @@ class Subject:
         return self.play()
 
     @cached_property
-    def prolonged(self) -> Sequence[Sample]:
-        """The pools with further rounds, up to `TRIED`."""
-        return [_prolonged(sample) for sample in self.samples]
+    def games(self) -> Sequence[Game]:
+        """The pools with further rounds."""
+        rng = random.Random(self._content)
+        return [
+            _game(sample, ROUNDS_OF_ALL if place else ROUNDS_OF_FIRST, rng) for place, sample in enumerate(self.samples)
+        ]
+
+    @cached_property
+    def played(self) -> Sequence[Played]:
+        """What one instance did in each game; raises DefenseError."""
+        return [_run(self.make(), game) for game in self.games]
+
+    @property
+    def _content(self) -> str:
+        """The hashes of the submission's files, or the name of a built-in defense, from which rounds are drawn."""
+        paths = {path for file in files(self.spec, "defense") for path in source_files(file)}
+        return " ".join(sorted(map(file_sha256, paths))) or self.spec
 
     @cached_property
     def rewarded(self) -> tuple[Rewarded, Rewarded]:
         """What it does to the honest and to the poisoned rewarded completions of all samples."""
         counts = (Rewarded(), Rewarded())
         for sample in self.samples:
-            verdicts_by_round = _all_rounds(self.make(), sample)
+            verdicts_by_round = _run(self.make(), Game(sample, sample.rounds, {})).verdicts
             for pool, poison, verdicts in zip(sample.rounds, sample.poison, verdicts_by_round, strict=True):
                 for offered, poisoned, verdict in zip(pool, poison, verdicts, strict=True):
                     if offered.reward > 0:
@@ -137,6 +191,11 @@ def _is_made(subject: Subject) -> str:
             f"it requires {' and '.join(unsupported)}, which no swarm of a ranked suite provides; remove that, or "
             "measure it with thiefbench run heterogeneous-v1"
         )
+    if "judge" in first.requires:
+        try:
+            check_judge(first)
+        except SpecError as lacking:
+            raise RuleBroken(str(lacking)) from lacking
     for swarm in subject.swarms:
         try:
             check_requirements(swarm, first)
@@ -148,15 +207,9 @@ def _is_made(subject: Subject) -> str:
 
 
 def _keeps_the_contract(subject: Subject) -> str:
-    judged = 0
-    for sample in subject.prolonged:
-        defense = subject.make()
-        for number in range(1, TRIED + 1):
-            try:
-                judged += len(defense.inspect(sample.view(defense, number)))
-            except DefenseError as error:
-                raise RuleBroken(f"in round {number} of {sample.name}: {error}") from error
-    return f"{judged:,} completions in {TRIED} rounds of each of {counted(len(subject.samples), 'swarm')}"
+    judged = sum(len(verdicts) for played in subject.played for verdicts in played.verdicts)
+    rounds = " and ".join(dict.fromkeys(str(len(game.pools)) for game in subject.games))
+    return f"{judged:,} completions of {counted(len(subject.games), 'swarm')}, in {rounds} rounds"
 
 
 def _is_determined(subject: Subject) -> str:
@@ -178,59 +231,71 @@ def _is_determined(subject: Subject) -> str:
 
 def _ignores_order(subject: Subject) -> str:
     """Both orders get the same `view.rng`: nodes receive the pool in different orders, but need equal verdicts."""
-    for sample in subject.samples:
-        defense = subject.make()
-        view = sample.view(defense, 1)
-        before = view.rng.getstate()
-        straight = defense.inspect(view)
-        drew = "; draw from view.rng in the order of (group, index)" if view.rng.getstate() != before else ""
-        order = random.Random(3).sample(range(len(straight)), len(straight))
-        other = subject.make()
-        shuffled = other.inspect(sample.view(other, 1, [sample.rounds[0][place] for place in order]))
-        for place, verdict in zip(order, shuffled, strict=True):
-            if not _alike(verdict, straight[place]):
+    drawing = "; draw from view.rng in the order of (group, index)"
+    for game, straight in zip(subject.games, subject.played, strict=True):
+        orders = [
+            random.Random(f"order {number}").sample(range(len(pool)), len(pool))
+            for number, pool in enumerate(game.pools, 1)
+        ]
+        shuffled = [[pool[place] for place in order] for pool, order in zip(game.pools, orders, strict=True)]
+        other = _run(subject.make(), replace(game, pools=shuffled, restarts={}))
+        for number, order in enumerate(orders):
+            before = [straight.verdicts[number][place] for place in order]
+            if wrong := _apart(before, other.verdicts[number], _alike):
                 raise RuleBroken(
-                    f"on {sample.name} it gives a completion the verdict {_short(straight[place])} and, with the pool "
-                    f"in another order, {_short(verdict)}; judge completions by their content, not by their position"
-                    + drew
+                    f"in round {number + 1} of {game.sample.name} it gives a completion the verdict {wrong[0]} and, "
+                    f"with the pools in another order, {wrong[1]}; judge completions by their content, not by their "
+                    f"position{drawing if any(straight.drew[: number + 1]) else ''}"
                 )
     return ""
 
 
 def _ignores_pseudonyms(subject: Subject) -> str:
-    for sample in subject.samples:
-        straight = _all_rounds(subject.make(), sample)
-        names = {o.sender: f"{place:08x}" for pool in sample.rounds for place, o in enumerate(pool)}
-        renamed = replace(sample, rounds=tuple(_renamed(pool, names) for pool in sample.rounds))
-        for one, other in zip(straight, _all_rounds(subject.make(), renamed), strict=True):
-            if wrong := _apart(one, other, _alike):
+    for game, straight in zip(subject.games, subject.played, strict=True):
+        senders = {offered.sender for pool in game.pools for offered in pool}
+        names = {sender: hashlib.sha256(f"{game.sample.name} {sender}".encode()).hexdigest()[:8] for sender in senders}
+        renamed = [[replace(offered, sender=names[offered.sender]) for offered in pool] for pool in game.pools]
+        other = _run(subject.make(), replace(game, pools=renamed, restarts={}))
+        for number, (one, two) in enumerate(zip(straight.verdicts, other.verdicts, strict=True), 1):
+            if wrong := _apart(one, two, _alike):
                 raise RuleBroken(
-                    f"on {sample.name} it gives a completion the verdict {wrong[0]} and, after all senders "
-                    f"were renamed, {wrong[1]}; the letters of a pseudonym carry no information"
+                    f"in round {number} of {game.sample.name} it gives a completion the verdict {wrong[0]} and, after "
+                    f"all senders were renamed, {wrong[1]}; the letters of a pseudonym carry no information"
                 )
     return ""
 
 
 def _continues_after_a_restart(subject: Subject) -> str:
-    for sample in subject.prolonged:
-        running = subject.make()
-        restarted: dict[int, Candidate] = {}
-        for number in range(1, TRIED + 1):
-            verdicts = running.inspect(sample.view(running, number))
-            for after, other in restarted.items():
-                again = other.inspect(sample.view(other, number))
-                if wrong := _apart(verdicts, again):
+    for game, straight in zip(subject.games, subject.played, strict=True):
+        for after, last in game.restarts.items():
+            state = straight.states[after]
+            restarted = subject.make(hash_seed=1)
+            restarted.restore(state)
+            if key := _different(state, restarted.state()):
+                raise RuleBroken(
+                    f"after restore(state()), the state's {key} differs; return all that is remembered, as JSON (whose "
+                    "keys are text), and sort what comes from a set"
+                )
+            rest = replace(game, pools=game.pools[:last], restarts={})
+            continued = _run(restarted, rest, straight.history[:after])
+            pairs = zip(straight.verdicts[after:last], continued.verdicts, strict=True)
+            for number, (one, two) in enumerate(pairs, after + 1):
+                if wrong := _apart(one, two):
                     raise RuleBroken(
-                        f"in round {number} of {sample.name} it gives a completion the verdict {wrong[0]} and, "
+                        f"in round {number} of {game.sample.name} it gives a completion the verdict {wrong[0]} and, "
                         f"after a restart at the end of round {after}, {wrong[1]}; let state() return "
                         "all that later verdicts depend on, and sort what comes from a set"
                     )
-            if number in RESTARTS:
-                restarted[number] = subject.make(hash_seed=1)
-                restarted[number].restore(running.state())
-                if restarted[number].state() != running.state():
-                    raise RuleBroken("after restore(state()), state() differs; return all that is remembered, as JSON")
-    return f"after rounds {' and '.join(map(str, RESTARTS))} of {TRIED}"
+    tried = sorted({after for game in subject.games for after in game.restarts})
+    return f"after rounds {', '.join(map(str, tried[:-1]))} and {tried[-1]}"
+
+
+def _different(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The first entry in which two states differ, or the words for the whole; empty if they are equal."""
+    if one == other:
+        return ""
+    key = next((key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key)), None)
+    return "content" if key is None else f"entry {key!r:.60}"
 
 
 def _handles(pool: Callable[[Sequence[PoolCompletion], int], list[PoolCompletion]]) -> Callable[[Subject], str]:
@@ -310,28 +375,52 @@ QUESTIONS: Sequence[tuple[str, Callable[[Subject], str]]] = (
 """Every question with the function that answers it, in the order in which they are asked."""
 
 
-def _all_rounds(defense: Candidate, sample: Sample) -> list[list[Verdict]]:
-    """The verdicts of one instance on all rounds of a sample."""
-    return [defense.inspect(sample.view(defense, number)) for number in range(1, len(sample.rounds) + 1)]
+def _run(defense: Candidate, game: Game, history: Sequence[PastRound] = ()) -> Played:
+    """Let one instance judge a game's rounds, after those of `history`.
+
+    Raises:
+        DefenseError: it fails; the message says in which round.
+    """
+    played = Played(history=list(history))
+    sample = game.sample
+    for number, pool in enumerate(game.pools[len(history) :], len(history) + 1):
+        view = sample.view(defense, number, pool, played.history)
+        before = view.rng.getstate()
+        try:
+            verdicts = defense.inspect(view)
+            if number in game.restarts:
+                played.states[number] = defense.state()
+        except DefenseError as error:
+            raise DefenseError(f"in round {number} of {sample.name}: {error}") from error
+        played.verdicts.append(verdicts)
+        played.drew.append(view.rng.getstate() != before)
+        played.history.append(finished(view, verdicts))
+    return played
 
 
-def _prolonged(sample: Sample) -> Sample:
-    """The sample with further rounds, up to `TRIED`: a few groups each, of its own rounds in turn."""
-    rounds, poison = list(sample.rounds), list(sample.poison)
-    for number in range(len(rounds), TRIED):
-        turn = number % len(sample.rounds)
-        pool, marks = sample.rounds[turn], sample.poison[turn]
+def _game(sample: Sample, rounds: int, rng: random.Random) -> Game:
+    """A sample's rounds and further ones: a few groups of its own rounds in turn.
+
+    Args:
+        sample: the sample.
+        rounds: how many there will be.
+        rng: draws the round of a third restart and, if there are more than `ROUNDS_OF_ALL`, that of the large pool.
+    """
+    pools = [list(pool) for pool in sample.rounds]
+    for number in range(len(pools), rounds):
+        pool = sample.rounds[number % len(sample.rounds)]
         groups = sorted({offered.group for offered in pool})
         begin = number // len(sample.rounds) * _GROUPS
-        taken = {groups[(begin + more) % len(groups)] for more in range(_GROUPS)}
-        chosen = [(offered, mark) for offered, mark in zip(pool, marks, strict=True) if offered.group in taken]
-        rounds.append(tuple(offered for offered, _ in chosen))
-        poison.append(tuple(mark for _, mark in chosen))
-    return replace(sample, rounds=tuple(rounds), poison=tuple(poison))
-
-
-def _renamed(pool: Sequence[PoolCompletion], names: dict[str, str]) -> tuple[PoolCompletion, ...]:
-    return tuple(replace(offered, sender=names[offered.sender]) for offered in pool)
+        taken = {groups[(begin + more) % len(groups)] for more in range(_GROUPS if number < ROUNDS_OF_ALL else 1)}
+        pools.append([offered for offered in pool if offered.group in taken])
+    early = min(rounds, ROUNDS_OF_ALL)
+    restarts = dict.fromkeys(RESTARTS, early)
+    if rounds > early:
+        pools[rng.randrange(early, rounds)] = sample.full(POOL)
+        restarts[rng.randrange(early, rounds - 1)] = rounds
+    else:
+        restarts[rng.randrange(2, rounds - 1)] = rounds
+    return Game(sample, pools, restarts)
 
 
 def _compare(one: Sequence[Verdict], other: Sequence[Verdict], sample: Sample, where: str, change: str) -> None:

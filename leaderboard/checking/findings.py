@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from thiefbench.leaderboard.entry_validation import wrong_import, wrong_size
+from thiefbench.leaderboard.entry_validation import unrepeatable, wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files
 
 Status = Literal["ok", "warning", "FAILED"]
@@ -97,6 +97,11 @@ def imports_what_it_may(kind: Guests) -> Ask[Submitted]:
         for file in files(subject.spec, kind):
             if wrong := wrong_import(file, kind):
                 raise RuleBroken(wrong)
+        for file in files(subject.spec, kind):
+            if place := unrepeatable(file):
+                raise RuleWarning(
+                    f"{place}, which no verifier can repeat: a row whose results depend on it will not be confirmed"
+                )
         return ""
 
     return ask

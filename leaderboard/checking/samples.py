@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import cycle, islice
 
 from thiefbench import registry
 from thiefbench.defenses.answer_keys import KeyedView, PublicSet
-from thiefbench.defenses.base import DefenderView, Defense, ItemFacts, LabelledView, PastRound, PoolCompletion, Verdict
+from thiefbench.defenses.base import (
+    DefenderView,
+    Defense,
+    ItemFacts,
+    JudgeSpec,
+    LabelledView,
+    PastRound,
+    PoolCompletion,
+    Verdict,
+)
 from thiefbench.engine.answer_keys import PublishedItems, stated_facts
 from thiefbench.engine.backends.local import LocalBackend
 from thiefbench.engine.context import items_of
 from thiefbench.engine.keys import key
-from thiefbench.engine.model.forward_cache import ForwardCache
+from thiefbench.engine.model.forward_cache import Chunk, CompletionKey, ForwardCache
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.reward_judge import Rewarding, RewardJudgeSpec
 from thiefbench.engine.spec import Batches, SwarmSpec, Truth
 from thiefbench.engine.swarm import Swarm
-from thiefbench.engine.views.defender import DefenderJudge, DefenderPolicy, Judge
+from thiefbench.engine.views.defender import CachedJudge, DefenderJudge, DefenderPolicy, Judge
 from thiefbench.judges import judge_of
 from thiefbench.reward_judges import reward_judge_of
 from thiefbench.tasks.base import Item, Sampling, Task, Topology
@@ -86,6 +96,9 @@ class Sample:
         policy: the model that sampled them.
         prompts: the prompt's token ids, for every item of the rounds.
         public: the published items, where answers and tests come with completions.
+
+    What policy and judge have answered about the rounds' completions is kept for all views, so that equal questions get
+    answers that are equal to the last bit.
     """
 
     name: str
@@ -96,23 +109,36 @@ class Sample:
     policy: Policy
     prompts: Mapping[str, Sequence[int]]
     public: PublicSet | None = None
+    _passes: dict[Policy, ForwardCache] = field(default_factory=dict, repr=False, compare=False)
+    _judges: dict[JudgeSpec, Judge] = field(default_factory=dict, repr=False, compare=False)
 
-    def view(self, defense: Defense, number: int, pool: Sequence[PoolCompletion] | None = None) -> DefenderView:
+    def view(
+        self,
+        defense: Defense,
+        number: int,
+        pool: Sequence[PoolCompletion] | None = None,
+        history: Sequence[PastRound] = (),
+    ) -> DefenderView:
         """A round's view, as in a swarm: equal calls give equal views, each with its own random generator.
 
         Args:
             defense: the defense that will see it; its requirements determine proofs and judge.
-            number: the round, from 1; those before it are its history, all accepted.
-            pool: completions to use instead of the round's own, on items of the round.
+            number: the round, from 1.
+            pool: completions to use instead of the round's own, on items of the sample.
+            history: the rounds before it, see `finished`.
         """
         shown = tuple(self.rounds[number - 1] if pool is None else pool)
         places = {item_id: place for place, item_id in enumerate(self.prompts)}
-        reading = ForwardCache(self.policy, list(self.prompts.values()))
-        policy = DefenderPolicy(reading, self.sampling, places, (key("check", number),))
+        if self.policy not in self._passes:
+            self._passes[self.policy] = ForwardCache(self.policy, list(self.prompts.values()))
+        passes = _PassesOfView(self._passes[self.policy], self._texts)
+        policy = DefenderPolicy(passes, self.sampling, places, (key("check", number),))
         if "proofs" in defense.requires:
             states = policy.hidden(shown)
             shown = tuple(replace(o, proof=defense.prove(s)) for o, s in zip(shown, states, strict=True))
-        judge: Judge | None = None if defense.judge is None else judge_of(defense.judge)
+        judge = defense.judge
+        if judge is not None and judge not in self._judges:
+            self._judges[judge] = CachedJudge(judge_of(judge))
         seen = {o.item_id: self.items[o.item_id] for o in shown}
         known = {item_id: ItemFacts(item.question, item.answer) for item_id, item in seen.items()}
         view = DefenderView(
@@ -120,17 +146,24 @@ class Sample:
             completions=shown,
             items=known if self.public is None else stated_facts(list(seen.values()), shown),
             sampling=self.sampling,
-            history=tuple(_past(before, self.rounds[before - 1]) for before in range(1, number)),
+            history=tuple(history),
             rng=random.Random(key("check", "rng", number)),
             policy=policy,
-            judge=None if judge is None else DefenderJudge(judge, key("check", "judge", number)),
+            judge=None if judge is None else DefenderJudge(self._judges[judge], key("check", "judge", number)),
         )
         return view if self.public is None else KeyedView(**vars(view), public=self.public)
 
+    @cached_property
+    def _texts(self) -> frozenset[tuple[int, ...]]:
+        """The token ids of the rounds' completions, without EOS."""
+        return frozenset(offered.ids for pool in self.rounds for offered in pool)
+
     def full(self, size: int) -> list[PoolCompletion]:
-        """A pool of `size` completions, repeated from the first round, in new groups."""
-        many = islice(cycle(self.rounds[0]), size)
-        return [replace(o, group=place // 8, index=place % 8) for place, o in enumerate(many)]
+        """A pool of `size` completions: those of all rounds, repeated, each time in new groups."""
+        groups = 1 + max(offered.group for pool in self.rounds for offered in pool)
+        turns = enumerate(cycle(self.rounds))
+        many = (replace(offered, group=turn * groups + offered.group) for turn, pool in turns for offered in pool)
+        return list(islice(many, size))
 
 
 def samples(recipes: Sequence[SampleRecipe] = RECIPES, prompts: int = 12, group: int = 8) -> list[Sample]:
@@ -171,6 +204,32 @@ def sample_of(recipe: SampleRecipe, spec: SwarmSpec, policy: Policy, task: Task,
     )
 
 
+class _PassesOfView(ForwardCache):
+    """The forward passes of one view.
+
+    Those over a sample's own completions are shared with its other views; those over completions that a defense wrote
+    itself end with the view, because they may be many.
+
+    Args:
+        shared: the sample's.
+        texts: the token ids of its completions, without EOS.
+    """
+
+    def __init__(self, shared: ForwardCache, texts: Collection[tuple[int, ...]]) -> None:
+        super().__init__(shared.policy, shared.prompts)
+        self._shared, self._texts, self.redrawn = shared, texts, shared.redrawn
+
+    def chunks(self, answers: Iterable[CompletionKey]) -> Iterator[Chunk]:
+        """As of any such cache."""
+        ours: list[CompletionKey] = []
+        others: list[CompletionKey] = []
+        for prompt, ids in answers:
+            without_eos = ids[:-1] if ids[-1:] == (self.policy.eos,) else ids
+            (ours if without_eos in self._texts else others).append((prompt, ids))
+        yield from self._shared.chunks(ours)
+        yield from super().chunks(others)
+
+
 class _Recorder(Defense):
     """A defense that records its views and drops everything, so that all pools have the same weights."""
 
@@ -188,6 +247,7 @@ class _Recorder(Defense):
         return [Verdict("drop")] * len(view.completions)
 
 
-def _past(number: int, pool: Sequence[PoolCompletion]) -> PastRound:
-    """A finished round in which everything was accepted."""
-    return PastRound(number, tuple(replace(o, seed=None, proof=None) for o in pool), (Verdict(),) * len(pool))
+def finished(view: DefenderView, verdicts: Sequence[Verdict]) -> PastRound:
+    """A round as later ones remember it, with the verdicts that were given on its view."""
+    past = tuple(replace(offered, seed=None, proof=None, logprobs=None) for offered in view.completions)
+    return PastRound(view.round, past, tuple(verdicts))

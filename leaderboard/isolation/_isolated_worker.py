@@ -182,7 +182,7 @@ def _make(spec: str) -> tuple[Defense | None, dict[str, Any]]:
             "sees_labels": bool(defense.sees_labels),
             "judge": None if judge is None else [judge.model, judge.endpoint],
         }
-    except Exception as error:
+    except BaseException as error:  # also an exit
         return None, {"number": 0, "failed": why_not_made(error, spec)}
 
 
@@ -200,7 +200,7 @@ def _answered(
         return call(defense, stream, history, request, arrays)
     except EOFError:
         raise
-    except Exception as error:
+    except BaseException as error:  # also an exit
         return {"failed": describe(error)}
 
 
@@ -218,7 +218,9 @@ def _inspect(defense: Defense, stream: Stream, history: list[PastRound], request
 
 
 def _state(defense: Defense, *_: Any) -> dict[str, Any]:
-    return {"state": defense.state()}
+    from thiefbench.leaderboard.isolation import wire
+
+    return {"state": wire.given_state(defense.state())}
 
 
 def _restore(defense: Defense, stream: Stream, history: list[PastRound], request: Any, _: Any) -> dict[str, Any]:

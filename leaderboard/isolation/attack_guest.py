@@ -86,7 +86,7 @@ def _make(spec: str, stream: Stream) -> tuple[_Guest | None, dict[str, Any]]:
         if not isinstance(attack, Attack):
             raise TypeError(f"{type(attack).__name__} is not a subclass of thiefbench.attacks.base.Attack")
         return _Guest(stream, attack), {"number": 0, **_facts(attack)}
-    except Exception as error:
+    except BaseException as error:  # also an exit
         return None, {"number": 0, "failed": why_not_made(error, spec)}
 
 
@@ -95,7 +95,7 @@ def _answered(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
         return _CALLS[request["call"]](guest, request)
     except EOFError:
         raise
-    except Exception as error:
+    except BaseException as error:  # also an exit
         return {"failed": describe(error)}
 
 

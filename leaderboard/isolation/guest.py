@@ -164,6 +164,8 @@ class Guest:
 
     def _failed(self, what: str, why: str) -> NoReturn:
         """As `_fail`, with the guest's own words. One that was never constructed has no name to call it by."""
+        if why.startswith(MemoryError.__name__):
+            why += f"; it may use {self.caps.memory >> 20:,} MiB"
         if what == _MAKING:
             self._end(f"the {self.kind} cannot be constructed: {why}")
         self._fail(f"failed in {what}: {why}")

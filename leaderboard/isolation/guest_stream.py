@@ -114,5 +114,9 @@ def describe(error: BaseException) -> str:
         if trace.tb_frame.f_globals.get("__name__", "").startswith(OF_USER):
             place = f" ({Path(file).name}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    try:
+        words = str(error)
+    except Exception:  # the guest's own exception may fail at this, too
+        words = "an exception whose message cannot be made"
+    said = words if isinstance(error, UserError) else f"{type(error).__name__}{f': {words}' if words else ''}"
     return said[:MAX_ERROR] + place

@@ -64,7 +64,8 @@ class IsolatedRule(Guest):
             self._fail(f"gave a state that is {type(state).__name__}; a state is a dictionary")
         if not wire.is_plain(state):
             self._fail(
-                f"gave a state with NaN, or deeper than {wire.MAX_DEPTH}; a state is JSON, and is stored as such"
+                f"gave a state with a number that is not finite, or deeper than {wire.MAX_DEPTH}; a state is JSON, and "
+                "is stored as such"
             )
         return state
 

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from thiefbench.defenses.base import Defense
+from thiefbench.leaderboard.isolation import wire
 from thiefbench.leaderboard.isolation.guest_stream import Stream, describe, send, why_not_made
 
 Answer = tuple[dict[str, Any], list[NDArray[Any]]]
@@ -58,7 +59,7 @@ def _make(spec: str, contract: Any) -> tuple[Defense | None, dict[str, Any]]:
                 "of another kind into a file that does not import it"
             )
         return rule, {"number": 0, "name": rule.name, "requires": sorted(rule.requires)}
-    except Exception as error:
+    except BaseException as error:  # also an exit
         return None, {"number": 0, "failed": why_not_made(error, spec)}
 
 
@@ -73,12 +74,12 @@ def _answered(
         return calls[request["call"]](rule, stream, request, arrays)
     except EOFError:
         raise
-    except Exception as error:
+    except BaseException as error:  # also an exit
         return {"failed": describe(error)}, []
 
 
 def _state(rule: Defense, *_: Any) -> Answer:
-    return {"state": rule.state()}, []
+    return {"state": wire.given_state(rule.state())}, []
 
 
 def _restore(rule: Defense, stream: Stream, request: Mapping[str, Any], _: Any) -> Answer:

@@ -91,7 +91,8 @@ class Unconfined(_Guarded, Defense):
 
     def state(self) -> dict[str, Any]:
         """As the defense; raises DefenseError."""
-        state = self._guarded("state", lambda: unpacked(packed({"state": self._own.state()})[1], b"")[0]["state"])
+        given = self._guarded("state", lambda: wire.given_state(self._own.state()))
+        state = self._guarded("state", lambda: unpacked(packed({"state": given})[1], b"")[0]["state"])
         if not isinstance(state, dict):
             raise DefenseError(f"the defense {self.name} gave a state that is {type(state).__name__}")
         return state

@@ -249,6 +249,26 @@ def _finite(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
 
 
+def given_state(state: object) -> object:
+    """What a guest's `state` returned, unchanged.
+
+    Raises:
+        UserError: it holds a set, or a number that is not finite. The message says where.
+    """
+    waiting: list[tuple[str, object, int]] = [("state()", state, 0)]
+    while waiting:
+        place, one, depth = waiting.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            raise UserError(f"{place} is {one}; a state is JSON, whose numbers are finite")
+        if isinstance(one, set | frozenset):
+            raise UserError(f"{place} is a set, which JSON does not have; return sorted(...) of it")
+        if depth > MAX_DEPTH:  # told by `is_plain`
+            continue
+        inside = one.items() if isinstance(one, Mapping) else enumerate(one) if isinstance(one, list | tuple) else ()
+        waiting += [(f"{place}[{key!r:.60}]", each, depth + 1) for key, each in inside]
+    return state
+
+
 def is_plain(data: Any) -> bool:
     """Whether JSON data holds finite numbers only and is not nested deeper than `MAX_DEPTH`."""
     waiting = [(data, 0)]

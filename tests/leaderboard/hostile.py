@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import math
 import os
 import socket
 import struct
@@ -67,6 +68,23 @@ class Does(Defense):
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         DEEDS[self.what]()
         return [ACCEPT] * len(view.completions)
+
+
+class _UnsayableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def _unsayable() -> None:
+    raise _UnsayableError
+
+
+def _interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+def _out_of_memory() -> None:
+    raise MemoryError
 
 
 def _floods() -> None:
@@ -147,6 +165,9 @@ DEEDS: dict[str, Callable[[], Any]] = {
     "sleep": lambda: time.sleep(1000),
     "flood": _floods,
     "exit": lambda: os._exit(0),
+    "stop": _interrupts,
+    "unsayable": _unsayable,
+    "out": _out_of_memory,
     "leave": lambda: sys.exit("I am done"),
     "crash": lambda: ctypes.string_at(0),
     "close": lambda: (os.close(3), _forever()),
@@ -241,6 +262,8 @@ class BadState(Defense):
             deep = [deep]
         return {
             "nan": {"a": [float("nan")]},
+            "infinite": {"a": {"mean": -math.inf}},
+            "set": {"names": {"b", "a"}},
             "nested": {"a": json.loads("[" * 900 + "]" * 900)},
             "list": [1],
             "object": {"a": object()},

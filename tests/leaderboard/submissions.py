@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -146,6 +147,89 @@ class Remembers(Fine):
 
     def restore(self, state: dict[str, Any]) -> None:
         pass
+
+
+class RemembersFirst(Fine):
+    """Zeroes in round 4 what comes from whoever stood first in round 3."""
+
+    def __init__(self) -> None:
+        self.first = ""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        if view.round == 3:
+            self.first = view.completions[0].sender
+        return [
+            Verdict("zero") if view.round == 4 and each.sender == self.first else ACCEPT for each in view.completions
+        ]
+
+    def state(self) -> dict[str, Any]:
+        return {"first": self.first}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.first = state["first"]
+
+
+class LettersLater(Fine):
+    """Judges by the letters of a pseudonym in round 20."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        letters = sum(ord(each) for each in view.completions[0].sender)
+        return [Verdict("accept", float(letters)) if view.round == 20 else ACCEPT for _ in view.completions]
+
+
+class PositionalAtSize(Fine):
+    """Judges by place in pools as large as those of suites."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        large = len(view.completions) == 384
+        return [Verdict("zero") if large and place % 5 == 0 else ACCEPT for place, _ in enumerate(view.completions)]
+
+
+class Averages(Fine):
+    """Its scores are averages of those that it gave before."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        before = [verdict.score for past in view.history for verdict in past.verdicts]
+        assert None not in before, "every verdict had a score"
+        mean = math.fsum(score for score in before if score is not None) / max(1, len(before))
+        return [Verdict("accept", (mean + len(each.text)) / 2) for each in view.completions]
+
+
+class RemembersLong(Fine):
+    """Rejects everything from its 62nd round on, of which its state does not tell."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        self.rounds += 1
+        return [ACCEPT if self.rounds < 62 else Verdict("zero")] * len(view.completions)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class KeysOfNumbers(Fine):
+    """Forgets that keys in JSON are text."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Any, int] = {}
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        self.counts[view.round] = self.counts.get(view.round - 1, 0) + 1
+        return [Verdict("accept", float(self.counts[view.round]))] * len(view.completions)
+
+    def state(self) -> dict[str, Any]:
+        return {"counts": self.counts}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.counts = state["counts"]
+
+
+class Judgeless(Fine):
+    """Requires a judge and names none."""
+
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"judge"})
 
 
 class Misspelt(Fine):

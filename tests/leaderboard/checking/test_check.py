@@ -199,7 +199,13 @@ def test_oracle_sees_labels_and_is_asked_no_further() -> None:
         ("Hashing", "equal views, equal verdicts", "another PYTHONHASHSEED"),
         ("Clock", "equal views, equal verdicts", "not a clock"),
         ("Letters", "pseudonyms change nothing", "the letters of a pseudonym carry no information"),
-        ("Forgets", "continues after a restart", r"after restore\(state\(\)\), state\(\) differs"),
+        ("LettersLater", "pseudonyms change nothing", "in round 20 .* after all senders were renamed"),
+        ("RemembersFirst", "order changes nothing", "in round 4 .* by their content, not by their position"),
+        ("PositionalAtSize", "order changes nothing", "by their content, not by their position"),
+        ("Forgets", "continues after a restart", r"after restore\(state\(\)\), the state's entry 'rounds' differs; "),
+        ("KeysOfNumbers", "continues after a restart", r"after a restart at the end of round 1, accept with score 1; "),
+        ("RemembersLong", "continues after a restart", "in round 62 .* after a restart at the end of round "),
+        ("Judgeless", "can be constructed from its spec string, twice", "requires a judge and names none; set its at"),
         ("Hides", "continues after a restart", r"let state\(\) return all"),
         ("HashesLater", "continues after a restart", "and sort what comes from a set"),
         ("LateToFail", "one valid verdict per completion", r"in round 3 of .*RuntimeError: too late \(submissions"),
@@ -225,11 +231,38 @@ def test_token_weights_are_alike_up_to_rounding(weights: tuple[float, ...] | Non
 
 def test_it_says_how_many_rounds_were_tried() -> None:
     found = findings(f"{SUBMISSIONS}:Fine")
-    assert (
-        found["one valid verdict per completion"].detail
-        == f"{48 + 10 * 12} completions in 12 rounds of each of 1 swarm"
-    )
-    assert found["continues after a restart"].detail == "after rounds 1 and 6 of 12"
+    judged = 48 + 10 * 12 + 51 * 6 + 384
+    assert found["one valid verdict per completion"].detail == f"{judged} completions of 1 swarm, in 64 rounds"
+    assert re.fullmatch(r"after rounds 1, 6 and \d\d", found["continues after a restart"].detail)
+
+
+def test_rounds_are_drawn_by_the_content_of_the_files(tmp_path: Path) -> None:
+    """Whoever verifies an entry has it in another folder."""
+    drawn = []
+    for folder, source in (("one", "x = 1\n"), ("two", "x = 1\n"), *((str(n), f"x = {n}\n") for n in range(2, 6))):
+        (tmp_path / folder).mkdir()
+        games = Subject(f"{submission(tmp_path / folder, source)}:Mine", lambda: [sample(), sample()]).games
+        drawn.append([(game.restarts, [len(pool) for pool in game.pools]) for game in games])
+        assert [len(game.pools) for game in games] == [64, 12]
+        assert all(after < last <= len(game.pools) for game in games for after, last in game.restarts.items())
+    assert drawn[0] == drawn[1]
+    assert any(other != drawn[0] for other in drawn[2:])
+
+
+def test_a_defense_may_read_its_own_verdicts_in_the_history() -> None:
+    assert broken(f"{SUBMISSIONS}:Averages") == {}
+
+
+def test_questions_about_equal_completions_have_equal_answers() -> None:
+    """Whichever other completions are asked about with them."""
+    logit = registry.make("defense", "logit")
+    pools = sample().rounds[0], sample().rounds[0][3:9]
+    whole, part = (sample().view(logit, 1, pool).policy.token_logprobs(pool) for pool in pools)
+    for one, other in zip(whole[3:9], part, strict=True):
+        assert (one == other).all()
+    written = replace(pools[0][0], ids=(*pools[0][0].ids[:-1], 5))
+    for _ in range(2):
+        assert len(sample().view(logit, 1).policy.token_logprobs([written, pools[0][0]])[0]) == written.length
 
 
 @pytest.mark.parametrize("unsafe", [False, True])
@@ -267,7 +300,8 @@ def test_a_defense_without_fault_passes_both_ways() -> None:
         found = findings(f"{SUBMISSIONS}:Fine", unsafe)
         assert len(found) == len(QUESTIONS)
         wrong = {question: finding.status for question, finding in found.items() if finding.status != "ok"}
-        assert wrong == {POISON_STOPPED: "warning"}, "it stops nothing, and may"
+        clock = {"imports only what is allowed": "warning"}
+        assert wrong == {POISON_STOPPED: "warning"} | clock, "it stops nothing, and may; another class reads the clock"
 
 
 def test_faults_are_found_without_a_sandbox_too() -> None:
@@ -310,6 +344,40 @@ def test_imports(tmp_path: Path, source: str, said: str) -> None:
     told = entry_validation.wrong_import(submission(tmp_path, source))
     assert told.startswith(said), told
     assert bool(told) == bool(said), told
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n", ""),
+        ("import typing\nif typing.TYPE_CHECKING:\n    import torch\nelse:\n    import jax", "line 5 .* imports jax"),
+        ("TYPE_CHECKING = True\nif TYPE_CHECKING:\n    import torch\n", "line 3 of mine.py imports torch"),
+        ("from typing import TYPE_CHECKING\nif not TYPE_CHECKING:\n    import torch\n", "line 3 .* imports torch"),
+    ],
+)
+def test_imports_for_type_checkers_are_free(tmp_path: Path, source: str, said: str) -> None:
+    assert re.match(f"{said}(;|$)", entry_validation.wrong_import(submission(tmp_path, source)))
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("import time\n", "line 1 of mine.py uses time"),
+        ("import os\nx = os.urandom(8)\n", "line 2 of mine.py uses os.urandom"),
+        ("from os import urandom\n", "line 1 of mine.py uses os.urandom"),
+        ("from datetime import date\n", "line 1 of mine.py uses datetime"),
+        ("import os, random\nfrom os import path\nx = os.path.join('a')\nrng = random.Random(3)\n", ""),
+        ("def f(view):\n    return view.time\n", ""),
+    ],
+)
+def test_clocks_are_warned_of(tmp_path: Path, source: str, named: str) -> None:
+    spec = f"{submission(tmp_path, source)}:Mine"
+    ask = dict(QUESTIONS)["imports only what is allowed"]
+    if not named:
+        assert ask(Subject(spec, lambda: [])) == ""
+        return
+    with pytest.raises(RuleWarning, match=f"^{named}, which no verifier can repeat: a row whose results depend on it"):
+        ask(Subject(spec, lambda: []))
 
 
 def test_sizes_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
