@@ -45,6 +45,7 @@ from thiefbench.integrations.genrl.library import (
 from thiefbench.integrations.genrl.settings import LiveSwarm
 from thiefbench.integrations.genrl.tokenizer import CompletionsPaddedRight
 from thiefbench.tasks.base import Completion, Item, Task
+from thiefbench.user_frames import described
 from thiefbench.zoo.models import resolve
 
 ADVANTAGE_EPSILON = 1e-8
@@ -290,7 +291,7 @@ def main() -> None:
         reports.send("end", rounds=-1)
     except Exception as error:
         logging.exception("the peer failed")
-        reports.send("problem", problem=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        reports.send("problem", problem=described(error))
     finally:
         backend.dht.shutdown()
 

@@ -265,7 +265,7 @@ class Cell:
     @property
     def is_control(self) -> bool:
         """Whether others of its attack and seed are measured against it."""
-        return (self.role, self.defense) == ("control", "none")
+        return _is_control(self.role, self.defense)
 
     @property
     def title(self) -> str:
@@ -310,6 +310,10 @@ def values_over(results: Mapping[int, Result], measure: str) -> dict[int, float]
     return linearised(points, known("undefended_share")) if measure == "harm_prevented" and points else points
 
 
+def _is_control(role: Role, defense: str) -> bool:
+    return role == "control" and defense == "none"
+
+
 @dataclass(frozen=True)
 class Line:
     """One line of the results table: a defense (or the control, or the placebo) with one result per seed.
@@ -331,6 +335,11 @@ class Line:
     defense: str
     results: tuple[Result, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_control(self) -> bool:
+        """Whether others are measured against it, as of a cell."""
+        return _is_control(self.role, self.defense)
 
     @property
     def failures(self) -> tuple[Result, ...]:

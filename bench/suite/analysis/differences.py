@@ -191,18 +191,13 @@ def _pair(title: str, name: str, here: _SideLine, there: _SideLine) -> LinePair:
         tuple(
             each
             for each in _differences([{seed: side[seed] for seed in both} for side in (first_results, second_results)])
-            if each.column.measure not in drift.MEASURES or _is_control(here.line) == _is_control(there.line)
+            if each.column.measure not in drift.MEASURES or here.line.is_control == there.line.is_control
         ),
         tuple(contradictions),
         (*_missing(here, first_results, there, second_results), *_missing(there, second_results, here, first_results)),
         tuple(settings),
         here.line.role == "attack" and (bool(here.side.defense) or here.line.defense != "none"),
     )
-
-
-def _is_control(line: Line) -> bool:
-    """Whether others' drift is measured against this line, whose own is measured against other answers."""
-    return line.role == "control" and line.defense == "none"
 
 
 def _differences(results: Sequence[Mapping[int, Result]]) -> Iterator[Difference]:
