@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from thiefbench import __version__, registry
@@ -39,10 +39,12 @@ from thiefbench.wording import counted
 _PARSING_SECONDS, _PARSING_BYTES = 5, 2 << 30
 """Of processor time for all files of an entry together, and of address space."""
 _TYPE_CHECKING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-_UNREPEATABLE = ("time", "datetime", "secrets", "uuid")
-_UNREPEATABLE_NAMES: dict[str | None, tuple[str, ...]] = {
-    "os": ("urandom", "getrandom", "getpid", "times"), "random": ("SystemRandom",),
-}  # fmt: skip
+_CLOCKS = ("time", "datetime", "secrets", "uuid")
+_SYSTEM = {"os": ("urandom", "getrandom", "getpid", "times"), "random": ("SystemRandom",)}
+_GLOBAL = ("random", "numpy.random")
+"""Modules whose functions draw from one generator."""
+_SEEDED = ("random.Random", "numpy.random.default_rng", "numpy.random.RandomState")
+"""What makes a generator, with a seed if one is given."""
 _FLOORS: dict[Guests, tuple[str, str]] = {
     "defense": ("thiefbench.defenses", "thiefbench.tasks"),
     "aggregation": ("thiefbench.defenses", "thiefbench.tasks"),
@@ -231,8 +233,20 @@ def _wrong_import(file: Path, depth: int, kind: Guests) -> str:
         for name in _imported(node):
             if not _allowed(name, kind):
                 shown = f"the standard library, {', '.join(_PACKAGES[kind])}, {' and '.join(_FLOORS[kind])}"
-                return f"line {node.lineno} of {file.name} imports {name}; it may import only {shown}"
+                return (
+                    f"line {node.lineno} of {file.name} imports {name}; it may import only {shown}{_beside(name, file)}"
+                )
     return ""
+
+
+def _beside(name: str, file: Path) -> str:
+    """What to do about the import of a module that lies beside a file: another clause, or nothing."""
+    module = name.strip(".").partition(".")[0]
+    if not (file.with_name(f"{module}.py").is_file() or (name == "." and not is_of_package(file))):
+        return ""
+    package = "" if file.with_name("__init__.py").is_file() else "put an empty __init__.py beside it and "
+    what = f".{module} import ..." if module else ". import ..."
+    return f". To import a module of its own folder, {package}write: from {what}"
 
 
 def _for_type_checkers(tree: ast.Module) -> set[ast.stmt]:
@@ -246,7 +260,11 @@ def _for_type_checkers(tree: ast.Module) -> set[ast.stmt]:
 
 
 def unrepeatable(file: Path) -> str:
-    """Where a submitted file names a clock or a source of randomness that no seed repeats; empty if it does not."""
+    """Where a submitted file uses what no verifier can repeat, and why not; empty if it does not.
+
+    These are clocks, randomness without a seed, and files that it writes. It is a reading of the source, which finds
+    what is written plainly, and no more.
+    """
     for path in source_files(file):
         if path.suffix != ".py":
             continue
@@ -254,18 +272,65 @@ def unrepeatable(file: Path) -> str:
             tree = ast.parse(path.read_bytes(), path.name)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # told as a wrong import
-        for node in ast.walk(tree):
-            named = _imported(node) if isinstance(node, ast.Import | ast.ImportFrom) else []
-            if isinstance(node, ast.ImportFrom) and node.module in _UNREPEATABLE_NAMES:
-                named = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                named = [f"{node.value.id}.{node.attr}"]
-            for name in named:
-                module, _, attribute = name.partition(".")
-                if module in _UNREPEATABLE or attribute in _UNREPEATABLE_NAMES.get(module, ()):
-                    line = getattr(node, "lineno", 0)
-                    return f"line {line} of {path.name} uses {name}"
+        aliases = _aliases(tree)
+        found = ((node, why) for node in ast.walk(tree) if (why := _unrepeatable(node, aliases)))
+        for node, why in sorted(found, key=lambda each: getattr(each[0], "lineno", 0)):
+            return f"line {getattr(node, 'lineno', 0)} of {path.name} uses {why}"
     return ""
+
+
+def _aliases(tree: ast.Module) -> dict[str, str]:
+    """What the names that a file imports stand for, such as "np" for "numpy" and "choice" for "random.choice"."""
+    aliases = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases |= {each.asname: each.name for each in node.names if each.asname}
+            aliases |= {top: top for each in node.names if not each.asname for top in [each.name.partition(".")[0]]}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            aliases |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    return aliases
+
+
+def _unrepeatable(node: ast.AST, aliases: Mapping[str, str]) -> str:
+    """What a node uses that cannot be repeated, with the reason; empty for all other nodes."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        clock = next((name for name in _imported(node) if name.partition(".")[0] in _CLOCKS), "")
+        return f"{clock}, whose values no verifier can repeat" if clock else ""
+    if isinstance(node, ast.Call):
+        name, given = _full_name(node.func, aliases), bool(node.args or node.keywords)
+        if name in _SEEDED and not given:
+            return f"{name}() without a seed; draw from view.rng"
+        if _writes(node, name):
+            return f"{name or ast.unparse(node.func)[:60]}, and the sandbox refuses to write files; keep it in state()"
+        return ""
+    name = _full_name(node, aliases) if isinstance(node, ast.Attribute | ast.Name) else ""
+    module, _, last = name.rpartition(".")
+    if last in _SYSTEM.get(module, ()):
+        return f"{name}, whose values no verifier can repeat"
+    if module in _GLOBAL and name not in _SEEDED and last[:1].islower() and last not in ("seed", "bit_generator"):
+        return f"{name}, whose generator the whole process shares; draw from view.rng"
+    return ""
+
+
+def _full_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
+    """The dotted name of what an expression names through an import; empty if it names anything else."""
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, "open" if node.id == "open" else "")
+    if isinstance(node, ast.Attribute) and (before := _full_name(node.value, aliases)):
+        return f"{before}.{node.attr}"
+    return ""
+
+
+def _writes(call: ast.Call, name: str) -> bool:
+    if isinstance(call.func, ast.Attribute) and call.func.attr in ("write_text", "write_bytes"):
+        return True
+    if name in ("numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt"):
+        return True
+    is_open = name == "open" or (isinstance(call.func, ast.Attribute) and call.func.attr == "open")
+    by_place = call.args[1:2] if name else call.args[:1]  # a path's own method has no path before the mode
+    modes = [*by_place, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+    texts = [each.value for each in modes if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return is_open and any(re.fullmatch(r"[rwaxbt+]{1,4}", text) and set(text) & set("wax+") for text in texts)
 
 
 def _line(node: ast.stmt) -> int:

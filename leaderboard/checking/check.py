@@ -39,7 +39,7 @@ ALMOST_NOTHING = 0.1
 """Below this share of stopped poisoned rewarded completions there is a warning. All recipes' attacks count alike."""
 
 ROUNDS_OF_ALL, ROUNDS_OF_FIRST = 12, 64
-"""Rounds that are played with every sample, and with the first one: more than a ranked suite has."""
+"""Rounds that are played with every sample, and with the first one, if its suite has no more."""
 RESTARTS = (1, 6)
 """Rounds that a restart follows, beside one that is drawn by the submission's content."""
 _GROUPS = 2
@@ -54,7 +54,7 @@ class Game:
 
     Attributes:
         pools: of every round: those of the sample, and then parts of them in turn. In the game with the most rounds,
-            one pool has the size of a suite's.
+            one pool has the size of a suite's, and in one all completions are equal.
         restarts: the rounds that a restart follows, each with the last round that is compared after it.
     """
 
@@ -70,7 +70,7 @@ class Played:
     Attributes:
         verdicts: on every round's pool.
         history: the finished rounds.
-        states: what `state()` returned at the end of rounds that a restart follows.
+        states: what `state()` returned at the end of rounds that a restart follows, and of the last ones compared.
         drew: for every round, whether it drew from `view.rng`.
     """
 
@@ -106,6 +106,7 @@ class Subject:
         baseline: whether it may reject nearly everything, as one of the benchmark's own rows; the board shows a flag.
         suite: title of the suite that it is for.
         swarms: of that suite; they give it what it requires, or not.
+        rounds: the most that one of its swarms has.
     """
 
     spec: str
@@ -114,6 +115,7 @@ class Subject:
     baseline: bool = False
     suite: str = ""
     swarms: Sequence[SwarmSpec] = (SwarmSpec(),)
+    rounds: int = 0
 
     def make(self, hash_seed: int = 0) -> Candidate:
         """A fresh defense, in a fresh process unless `unsafe`."""
@@ -128,9 +130,8 @@ class Subject:
     def games(self) -> Sequence[Game]:
         """The pools with further rounds."""
         rng = random.Random(self._content)
-        return [
-            _game(sample, ROUNDS_OF_ALL if place else ROUNDS_OF_FIRST, rng) for place, sample in enumerate(self.samples)
-        ]
+        most = max(ROUNDS_OF_FIRST, self.rounds)
+        return [_game(sample, ROUNDS_OF_ALL if place else most, rng) for place, sample in enumerate(self.samples)]
 
     @cached_property
     def played(self) -> Sequence[Played]:
@@ -213,18 +214,17 @@ def _keeps_the_contract(subject: Subject) -> str:
 
 
 def _is_determined(subject: Subject) -> str:
-    for sample in subject.samples:
+    for game, straight in zip(subject.games, subject.played, strict=True):
+        short = replace(game, pools=game.pools[:ROUNDS_OF_ALL], restarts={})
         defense = subject.make()
-        first = defense.inspect(sample.view(defense, 1))
+        first = _run(defense, short)
+        _compare(straight, first, game, "a second process",
+                 "draw from view.rng, not from a clock, a process id or a generator without a seed")  # fmt: skip
         defense.renew()
-        _compare(first, defense.inspect(sample.view(defense, 1)), sample, "a second instance in the same process",
-                 "keep state in the instance, not in a module or class; draw from view.rng, not a clock")  # fmt: skip
-        other = subject.make()
-        _compare(first, other.inspect(sample.view(other, 1)), sample, "a second process",
-                 "draw from view.rng, not from os.urandom, a process id or the like")  # fmt: skip
+        _compare(first, _run(defense, short), game, "a second instance in the same process",
+                 "keep state in the instance, not in a module or class")  # fmt: skip
         if not subject.unsafe:
-            hashed = subject.make(hash_seed=1)
-            _compare(first, hashed.inspect(sample.view(hashed, 1)), sample, "another PYTHONHASHSEED",
+            _compare(straight, _run(subject.make(hash_seed=1), short), game, "another PYTHONHASHSEED",
                      "sort what comes from a set, and use hashlib instead of hash()")  # fmt: skip
     return "" if not subject.unsafe else "another PYTHONHASHSEED is tried only in the sandbox"
 
@@ -252,8 +252,9 @@ def _ignores_order(subject: Subject) -> str:
 
 def _ignores_pseudonyms(subject: Subject) -> str:
     for game, straight in zip(subject.games, subject.played, strict=True):
-        senders = {offered.sender for pool in game.pools for offered in pool}
-        names = {sender: hashlib.sha256(f"{game.sample.name} {sender}".encode()).hexdigest()[:8] for sender in senders}
+        senders = sorted({offered.sender for pool in game.pools for offered in pool})
+        drawn = [hashlib.sha256(f"{game.sample.name} {sender}".encode()).hexdigest()[:8] for sender in senders]
+        names = dict(zip(senders, sorted(drawn, reverse=True), strict=True))  # so that who was first is last
         renamed = [[replace(offered, sender=names[offered.sender]) for offered in pool] for pool in game.pools]
         other = _run(subject.make(), replace(game, pools=renamed, restarts={}))
         for number, (one, two) in enumerate(zip(straight.verdicts, other.verdicts, strict=True), 1):
@@ -286,6 +287,11 @@ def _continues_after_a_restart(subject: Subject) -> str:
                         f"after a restart at the end of round {after}, {wrong[1]}; let state() return "
                         "all that later verdicts depend on, and sort what comes from a set"
                     )
+            if key := _different(straight.states[last], restarted.state()):
+                raise RuleBroken(
+                    f"at the end of round {last} of {game.sample.name}, the state's {key} is another one if there was "
+                    f"a restart at the end of round {after}; let restore() make all of the instance as it was"
+                )
     tried = sorted({after for game in subject.games for after in game.restarts})
     return f"after rounds {', '.join(map(str, tried[:-1]))} and {tried[-1]}"
 
@@ -388,7 +394,7 @@ def _run(defense: Candidate, game: Game, history: Sequence[PastRound] = ()) -> P
         before = view.rng.getstate()
         try:
             verdicts = defense.inspect(view)
-            if number in game.restarts:
+            if number in {*game.restarts, *game.restarts.values()}:
                 played.states[number] = defense.state()
         except DefenseError as error:
             raise DefenseError(f"in round {number} of {sample.name}: {error}") from error
@@ -404,7 +410,8 @@ def _game(sample: Sample, rounds: int, rng: random.Random) -> Game:
     Args:
         sample: the sample.
         rounds: how many there will be.
-        rng: draws the round of a third restart and, if there are more than `ROUNDS_OF_ALL`, that of the large pool.
+        rng: draws the round of a third restart and, if there are more than `ROUNDS_OF_ALL`, those of the two
+            unusual pools.
     """
     pools = [list(pool) for pool in sample.rounds]
     for number in range(len(pools), rounds):
@@ -416,18 +423,23 @@ def _game(sample: Sample, rounds: int, rng: random.Random) -> Game:
     early = min(rounds, ROUNDS_OF_ALL)
     restarts = dict.fromkeys(RESTARTS, early)
     if rounds > early:
-        pools[rng.randrange(early, rounds)] = sample.full(POOL)
+        large, equal = rng.sample(range(early, rounds), 2)
+        pools[large] = sample.full(POOL)
+        pools[equal] = probes.equal(sample.rounds[0], sample.sampling.max_new_tokens)
         restarts[rng.randrange(early, rounds - 1)] = rounds
     else:
         restarts[rng.randrange(2, rounds - 1)] = rounds
     return Game(sample, pools, restarts)
 
 
-def _compare(one: Sequence[Verdict], other: Sequence[Verdict], sample: Sample, where: str, change: str) -> None:
-    if wrong := _apart(one, other):
-        raise RuleBroken(
-            f"on {sample.name} it gives a completion the verdict {wrong[0]} and, in {where}, {wrong[1]}; {change}"
-        )
+def _compare(one: Played, other: Played, game: Game, where: str, change: str) -> None:
+    """Raise RuleBroken where two instances differ; rounds that only one of them played do not count."""
+    for number, (first, second) in enumerate(zip(one.verdicts, other.verdicts, strict=False), 1):
+        if wrong := _apart(first, second):
+            raise RuleBroken(
+                f"in round {number} of {game.sample.name} it gives a completion the verdict {wrong[0]} and, in "
+                f"{where}, {wrong[1]}; {change}"
+            )
 
 
 def _apart(
@@ -435,7 +447,7 @@ def _apart(
 ) -> tuple[str, str] | None:
     """The first two verdicts on a completion that are not the same, as a message tells them."""
     pairs = zip(one, other, strict=True)
-    return next(((_short(first), _short(second)) for first, second in pairs if not same(first, second)), None)
+    return next((_told_apart(first, second) for first, second in pairs if not same(first, second)), None)
 
 
 def _alike(one: Verdict, other: Verdict) -> bool:
@@ -452,6 +464,18 @@ def _weights_alike(one: Sequence[float] | None, other: Sequence[float] | None) -
     if one is None or other is None:
         return one is other
     return len(one) == len(other) and all(abs(a - b) <= 1e-3 for a, b in zip(one, other, strict=True))
+
+
+def _told_apart(one: Verdict, other: Verdict) -> tuple[str, str]:
+    """Two unequal verdicts, in as many words as their difference needs."""
+    for told in (_short, _with_reason, repr):
+        if told(one) != told(other):
+            break
+    return told(one), told(other)
+
+
+def _with_reason(verdict: Verdict) -> str:
+    return f"{_short(verdict)} and the reason {verdict.reason[:100]!r}"
 
 
 def _short(verdict: Verdict) -> str:

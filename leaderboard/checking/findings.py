@@ -99,9 +99,7 @@ def imports_what_it_may(kind: Guests) -> Ask[Submitted]:
                 raise RuleBroken(wrong)
         for file in files(subject.spec, kind):
             if place := unrepeatable(file):
-                raise RuleWarning(
-                    f"{place}, which no verifier can repeat: a row whose results depend on it will not be confirmed"
-                )
+                raise RuleWarning(f"{place}. A row whose results depend on it will not be confirmed")
         return ""
 
     return ask

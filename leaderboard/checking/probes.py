@@ -64,7 +64,8 @@ def hostile(pool: Sequence[PoolCompletion], limit: int) -> list[PoolCompletion]:
     one = pool[0]
     odd = [replace(one, text=text, index=place) for place, text in enumerate(HOSTILE_TEXTS)]
     claims = replace(one, logprobs=(float("nan"), float("-inf")), sender="nobody seen before", proof=b"\x00", seed=-1)
-    return [*pool, *odd, claims, *_hostile_keys(pool), *_without_rule(pool)]
+    nothing = replace(one, ids=(), text="", ended=False, reward=0.0, refused=True, seed=None)  # its slot stayed empty
+    return [*pool, *odd, claims, nothing, *_hostile_keys(pool), *_without_rule(pool)]
 
 
 def _hostile_keys(pool: Sequence[PoolCompletion]) -> list[PoolCompletion]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import cycle, islice
+
+import torch
 
 from thiefbench import registry
 from thiefbench.defenses.answer_keys import KeyedView, PublicSet
@@ -36,6 +39,10 @@ from thiefbench.tasks.base import Item, Sampling, Task, Topology
 from thiefbench.zoo.models import resolve
 
 ROUNDS = 2
+MOVED_FROM = 4
+"""The round from which on a sample's model has other weights, as one that learns has."""
+_MOVED = 0.02
+"""By how much: the standard deviation of what is added to a tensor, as a share of its own."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ def recipes_for(swarms: Sequence[SwarmSpec]) -> tuple[SampleRecipe, ...]:
 
 @dataclass(frozen=True)
 class Sample:
-    """Rounds of one swarm whose model does not learn between them.
+    """Rounds of one swarm, whose completions all come from the same weights.
 
     Attributes:
         name: task and attack.
@@ -93,7 +100,7 @@ class Sample:
         poison: for every round's completions, whether each carries the payload.
         items: the task's items, by id.
         sampling: the swarm's settings.
-        policy: the model that sampled them.
+        policy: the model that sampled them. In views from round `MOVED_FROM` on, its weights are slightly different.
         prompts: the prompt's token ids, for every item of the rounds.
         public: the published items, where answers and tests come with completions.
 
@@ -109,7 +116,7 @@ class Sample:
     policy: Policy
     prompts: Mapping[str, Sequence[int]]
     public: PublicSet | None = None
-    _passes: dict[Policy, ForwardCache] = field(default_factory=dict, repr=False, compare=False)
+    _passes: dict[tuple[Policy, bool], ForwardCache] = field(default_factory=dict, repr=False, compare=False)
     _judges: dict[JudgeSpec, Judge] = field(default_factory=dict, repr=False, compare=False)
 
     def view(
@@ -129,9 +136,7 @@ class Sample:
         """
         shown = tuple(self.rounds[number - 1] if pool is None else pool)
         places = {item_id: place for place, item_id in enumerate(self.prompts)}
-        if self.policy not in self._passes:
-            self._passes[self.policy] = ForwardCache(self.policy, list(self.prompts.values()))
-        passes = _PassesOfView(self._passes[self.policy], self._texts)
+        passes = _PassesOfView(self._shared_passes(moved=number >= MOVED_FROM), self._texts)
         policy = DefenderPolicy(passes, self.sampling, places, (key("check", number),))
         if "proofs" in defense.requires:
             states = policy.hidden(shown)
@@ -152,6 +157,13 @@ class Sample:
             judge=None if judge is None else DefenderJudge(self._judges[judge], key("check", "judge", number)),
         )
         return view if self.public is None else KeyedView(**vars(view), public=self.public)
+
+    def _shared_passes(self, moved: bool) -> ForwardCache:
+        """The forward passes over the sample's own completions, of one of its two models."""
+        if (self.policy, moved) not in self._passes:
+            policy = _moved(self.policy) if moved else self.policy
+            self._passes[self.policy, moved] = ForwardCache(policy, list(self.prompts.values()))
+        return self._passes[self.policy, moved]
 
     @cached_property
     def _texts(self) -> frozenset[tuple[int, ...]]:
@@ -202,6 +214,16 @@ def sample_of(recipe: SampleRecipe, spec: SwarmSpec, policy: Policy, task: Task,
         prompts={item_id: policy.prompt_ids(task.messages(items[item_id])) for item_id in used},
         public=PublishedItems(swarm.task, [items[item_id] for item_id in used]) if spec.truth == "sender" else None,
     )
+
+
+def _moved(policy: Policy) -> Policy:
+    """A copy whose weights differ a little from a policy's."""
+    copied, generator = copy.deepcopy(policy), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for tensor in copied.model.parameters():
+            noise = torch.randn(tensor.shape, generator=generator).to(tensor)
+            tensor += _MOVED * tensor.std(correction=0) * noise
+    return copied
 
 
 class _PassesOfView(ForwardCache):

@@ -45,6 +45,7 @@ class Policy:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self.places: dict[int, int] = {}
+        self.over = False
 
     def token_logprobs(self, completions: Sequence[PoolCompletion]) -> list[NDArray[np.float32]]:
         """Natural-log probability of every token."""
@@ -74,13 +75,21 @@ class Policy:
 
     def generate(self, prompts: Sequence[Sequence[Message]], max_new_tokens: int = 128) -> list[str]:
         """One sampled completion text per chat prompt."""
+        self._check_round()
         chats = [[dict(message) for message in prompt] for prompt in prompts]
         answer, _ = self._stream.ask({"ask": "generate", "prompts": chats, "max_new_tokens": max_new_tokens})
         return list(answer["texts"])
 
+    def _check_round(self) -> None:
+        from thiefbench.errors import UserError
+
+        if self.over:
+            raise UserError("a view's policy answers only during its round; keep what it answered, and not the policy")
+
     def _measured(self, measure: str, completions: Sequence[PoolCompletion], **more: Any) -> list[NDArray[Any]]:
         from thiefbench.leaderboard.isolation.wire import asked_out
 
+        self._check_round()
         references = [asked_out(completion, self.places) for completion in completions]
         answer, (joined,) = self._stream.ask({"ask": measure, "completions": references, **more})
         measurements, start = [], 0
@@ -213,7 +222,10 @@ def _inspect(defense: Defense, stream: Stream, history: list[PastRound], request
     policy = Policy(stream)
     view = wire.view_in(request["view"], history, policy, Judge(stream), lambda items: Public(stream, items))
     policy.places = {id(completion): place for place, completion in enumerate(view.completions)}
-    verdicts = wire.given_verdicts(defense.inspect(view))
+    try:
+        verdicts = wire.given_verdicts(defense.inspect(view))
+    finally:
+        policy.over = True
     return {"verdicts": [wire.verdict_out(verdict) for verdict in verdicts], "rng": wire.rng_out(view.rng)}
 
 

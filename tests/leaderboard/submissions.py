@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -224,6 +226,104 @@ class KeysOfNumbers(Fine):
 
     def restore(self, state: dict[str, Any]) -> None:
         self.counts = state["counts"]
+
+
+class SharesStrikes(Fine):
+    """Counts in a dictionary of the class, which all instances share."""
+
+    strikes: ClassVar[dict[str, int]] = {}
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        for sender in {each.sender for each in view.completions}:
+            self.strikes[sender] = self.strikes.get(sender, 0) + 1
+        return [Verdict("drop") if self.strikes[each.sender] >= 8 else ACCEPT for each in view.completions]
+
+    def state(self) -> dict[str, Any]:
+        return {"strikes": dict(self.strikes)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.strikes.clear()
+        self.strikes.update(state["strikes"])
+
+
+class Spots(Fine):
+    """Draws from a generator without a seed."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        rng = random.Random()
+        return [Verdict("drop") if rng.random() < 0.3 else ACCEPT for _ in view.completions]
+
+
+class Reasons(Fine):
+    """Gives reasons in the order of a set."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        names = {str(number) for number in range(50)}
+        return [Verdict("accept", reason=f"in {' '.join(names)}") for _ in view.completions]
+
+
+class Caches(Fine):
+    """Keeps what the policy said of a text in an earlier round."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, tuple[int, ...], bool], float] = {}
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        keys = [(each.item_id, each.ids, each.ended) for each in view.completions]
+        new = {key: each for key, each in zip(keys, view.completions, strict=True) if key not in self.known}
+        said = view.policy.token_logprobs(list(new.values()))
+        self.known |= {key: float(row.sum()) for key, row in zip(new, said, strict=True)}
+        return [Verdict("accept", self.known[key]) for key in keys]
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Window(Fine):
+    """After a restart its window has no end, which changes no verdict."""
+
+    def __init__(self) -> None:
+        self.lengths: deque[int] = deque(maxlen=10)
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        self.lengths.append(len(view.completions))
+        return [ACCEPT] * len(view.completions)
+
+    def state(self) -> dict[str, Any]:
+        return {"lengths": list(self.lengths)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.lengths = deque(state["lengths"])
+
+
+class KeepsPolicy(Fine):
+    """Asks the first round's policy in later ones."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        self.policy = getattr(self, "policy", view.policy)
+        said = self.policy.token_logprobs(view.completions)
+        return [Verdict("accept", float(row.sum())) for row in said]
+
+
+class NeedsSeeds(Fine):
+    """Expects a seed of every completion."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        return [Verdict("accept", float(abs(each.seed) % 7)) for each in view.completions]  # type: ignore[arg-type]
+
+
+class FirstOfEquals(Fine):
+    """Drops the completions of whoever sent the longest text, and among equals of the first in the alphabet."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        longest: dict[str, int] = {}
+        for each in view.completions:
+            longest[each.sender] = max(longest.get(each.sender, 0), len(each.text))
+        worst = max(sorted(longest), key=lambda sender: longest[sender], default="")
+        return [Verdict("drop") if each.sender == worst else ACCEPT for each in view.completions]
 
 
 class Judgeless(Fine):

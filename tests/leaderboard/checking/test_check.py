@@ -196,8 +196,16 @@ def test_oracle_sees_labels_and_is_asked_no_further() -> None:
     [
         ("Positional", "order changes nothing", "by their content, not by their position"),
         ("Counting", "equal views, equal verdicts", "a second instance in the same process"),
+        ("SharesStrikes", "equal views, equal verdicts", "a second instance in the same process, .*; keep state"),
+        ("Spots", "equal views, equal verdicts", "a second process, .*; draw from view.rng, not from a"),
+        ("Reasons", "equal views, equal verdicts", "accept and the reason 'in .*' and, in another PYTHONHASHSEED"),
+        ("Caches", "continues after a restart", "in round 5 .* after a restart at the end of round 1, accept with"),
+        ("Window", "continues after a restart", "state's entry 'lengths' is another one if there was a restart"),
+        ("KeepsPolicy", "one valid verdict per completion", "in round 2 .* policy answers only during its round; keep"),
+        ("NeedsSeeds", "hostile texts", "TypeError"),
+        ("FirstOfEquals", "pseudonyms change nothing", "after all senders were renamed"),
         ("Hashing", "equal views, equal verdicts", "another PYTHONHASHSEED"),
-        ("Clock", "equal views, equal verdicts", "not a clock"),
+        ("Clock", "equal views, equal verdicts", "not from a clock"),
         ("Letters", "pseudonyms change nothing", "the letters of a pseudonym carry no information"),
         ("LettersLater", "pseudonyms change nothing", "in round 20 .* after all senders were renamed"),
         ("RemembersFirst", "order changes nothing", "in round 4 .* by their content, not by their position"),
@@ -207,7 +215,7 @@ def test_oracle_sees_labels_and_is_asked_no_further() -> None:
         ("RemembersLong", "continues after a restart", "in round 62 .* after a restart at the end of round "),
         ("Judgeless", "can be constructed from its spec string, twice", "requires a judge and names none; set its at"),
         ("Hides", "continues after a restart", r"let state\(\) return all"),
-        ("HashesLater", "continues after a restart", "and sort what comes from a set"),
+        ("HashesLater", "equal views, equal verdicts", "another PYTHONHASHSEED, .*; sort what comes from a set"),
         ("LateToFail", "one valid verdict per completion", r"in round 3 of .*RuntimeError: too late \(submissions"),
         ("Remembers", "continues after a restart", r"in round 9 .* after a restart at the end of round 1, accept; "),
         ("Divides", "an empty pool", r"ZeroDivisionError.*submissions\.py, line \d+"),
@@ -231,7 +239,7 @@ def test_token_weights_are_alike_up_to_rounding(weights: tuple[float, ...] | Non
 
 def test_it_says_how_many_rounds_were_tried() -> None:
     found = findings(f"{SUBMISSIONS}:Fine")
-    judged = 48 + 10 * 12 + 51 * 6 + 384
+    judged = 48 + 10 * 12 + 50 * 6 + 384 + 24
     assert found["one valid verdict per completion"].detail == f"{judged} completions of 1 swarm, in 64 rounds"
     assert re.fullmatch(r"after rounds 1, 6 and \d\d", found["continues after a restart"].detail)
 
@@ -362,22 +370,51 @@ def test_imports_for_type_checkers_are_free(tmp_path: Path, source: str, said: s
 @pytest.mark.parametrize(
     ("source", "named"),
     [
-        ("import time\n", "line 1 of mine.py uses time"),
-        ("import os\nx = os.urandom(8)\n", "line 2 of mine.py uses os.urandom"),
-        ("from os import urandom\n", "line 1 of mine.py uses os.urandom"),
-        ("from datetime import date\n", "line 1 of mine.py uses datetime"),
+        ("import time\n", "time, whose values no verifier can repeat"),
+        ("import os\nx = os.urandom(8)\n", "os.urandom, whose values"),
+        ("from os import urandom\nx = urandom(8)\n", "os.urandom, whose values"),
+        ("from datetime import date\n", "datetime, whose values"),
+        ("import random\nx = random.Random(3)\ny = random.Random()\n", "random.Random() without a seed; draw from"),
+        ("from random import choice\nx = choice\n", "random.choice, whose generator the whole process shares; draw"),
+        ("import numpy as np\nx = np.random.randn(3)\n", "numpy.random.randn, whose generator the whole"),
+        ("import numpy as np\nx = np.random.default_rng()\n", "numpy.random.default_rng() without a seed; draw from"),
+        ("x = open('a.txt', 'w')\n", "open, and the sandbox refuses to write files; keep it in state()"),
+        ("def f(path):\n    path.write_text('a')\n", "path.write_text, and the sandbox refuses"),
+        ("import numpy\nnumpy.save('a.npy', [])\n", "numpy.save, and the sandbox refuses"),
         ("import os, random\nfrom os import path\nx = os.path.join('a')\nrng = random.Random(3)\n", ""),
-        ("def f(view):\n    return view.time\n", ""),
+        ("import numpy as np\nx = np.random.default_rng(3).normal()\n", ""),
+        (
+            "def f(view, random):\n    return view.time, view.rng.random(), random.x, open('a'), open('w', 'rb')\n",
+            "",
+        ),
     ],
 )
-def test_clocks_are_warned_of(tmp_path: Path, source: str, named: str) -> None:
+def test_what_cannot_be_repeated_is_warned_of(tmp_path: Path, source: str, named: str) -> None:
     spec = f"{submission(tmp_path, source)}:Mine"
     ask = dict(QUESTIONS)["imports only what is allowed"]
     if not named:
         assert ask(Subject(spec, lambda: [])) == ""
         return
-    with pytest.raises(RuleWarning, match=f"^{named}, which no verifier can repeat: a row whose results depend on it"):
+    with pytest.raises(RuleWarning) as warned:
         ask(Subject(spec, lambda: []))
+    assert re.match(rf"line \d of mine.py uses {re.escape(named)}", str(warned.value)), warned.value
+    assert str(warned.value).endswith(". A row whose results depend on it will not be confirmed")
+
+
+@pytest.mark.parametrize(
+    ("source", "package", "said"),
+    [
+        ("import other\n", False, "put an empty __init__.py beside it and write: from .other import ..."),
+        ("from .other import x\n", False, "put an empty __init__.py beside it and write: from .other import ..."),
+        ("from other import x\n", True, "To import a module of its own folder, write: from .other import ..."),
+        ("import elsewhere\n", False, "thiefbench.defenses and thiefbench.tasks"),
+    ],
+)
+def test_the_import_of_a_neighbour_is_told_how(tmp_path: Path, source: str, package: bool, said: str) -> None:
+    (tmp_path / "other.py").write_text("x = 1\n")
+    if package:
+        (tmp_path / "__init__.py").touch()
+    assert entry_validation.wrong_import(submission(tmp_path, source)).endswith(said)
 
 
 def test_sizes_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
