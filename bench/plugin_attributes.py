@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import reprlib
-from collections.abc import Collection, Set
+from collections.abc import Callable, Collection, Set
 from dataclasses import fields
+from functools import cache
 from inspect import isroutine
-from typing import Any, Final, get_args, get_type_hints
+from typing import Final, get_args, get_type_hints
 
 from thiefbench.attacks.base import Attack, ThreatModel
 from thiefbench.attacks.exchange.base import WeightAttack
@@ -38,7 +39,7 @@ _REQUIREMENTS: Final = (*get_args(Requirement), AVERAGING, PIPELINE, ANSWER_KEYS
 """Everything that a defense may require."""
 
 
-def wrong_attribute(made: Any) -> str:
+def wrong_attribute(made: object) -> str:
     """What is wrong with the constants and methods of a plugin, in a clause; empty if nothing is.
 
     Args:
@@ -59,8 +60,16 @@ def wrong_attribute(made: Any) -> str:
             return f"{name} of {kind} must be {called}, not {value!r:.100}"
     if isinstance(made, Defense) and (wrong := _unknown_name(f"requires of {kind}", made.requires, _REQUIREMENTS)):
         return wrong
-    bases = [base for base in _CALLED if isinstance(made, base)]
-    return next(filter(None, (_wrong_method(type(made), base) for base in bases)), "")
+    constructor: Callable[..., object] = type(made)
+    return _wrong_methods(constructor)
+
+
+@cache  # plugins are made thousands of times, each of a few classes
+def _wrong_methods(kind: Callable[..., object]) -> str:
+    """What is wrong with the methods of a class, in a clause; empty if nothing is."""
+    assert isinstance(kind, type)
+    bases = [base for base in _CALLED if issubclass(kind, base)]
+    return next(filter(None, (_wrong_method(kind, base) for base in bases)), "")
 
 
 def _wrong_method(kind: type, base: type) -> str:
@@ -98,13 +107,19 @@ def _named(parameters: list[inspect.Parameter]) -> str:
     return str(inspect.Signature([each.replace(annotation=empty, default=empty) for each in parameters]))
 
 
+@cache
+def _contexts() -> tuple[str, ...]:
+    """What the context of a threat model may be."""
+    return get_args(get_type_hints(ThreatModel)["context"])
+
+
 def wrong_grant(threat: ThreatModel) -> str:
     """What is wrong with the fields of a threat model, in a clause that names the first one; empty if nothing is.
 
     Args:
         threat: a stranger's, too; what its fields hold is shown shortened.
     """
-    kinds, topologies = get_args(get_type_hints(ThreatModel)["context"]), get_args(Topology)
+    kinds, topologies = _contexts(), get_args(Topology)
     for name in (each.name for each in fields(ThreatModel)):
         value = getattr(threat, name)
         if name == "context":

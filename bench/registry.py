@@ -74,6 +74,11 @@ _LONGEST = 100_000
 _R = TypeVar("_R")
 
 
+@cache  # Python takes long to read one, and objects of the same few classes are made thousands of times
+def _signature(plugin: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(plugin)
+
+
 @dataclass(frozen=True)
 class ParsedSpec:
     """A spec string as its target (an entry point's name, or a class after a colon) and its arguments."""
@@ -269,7 +274,7 @@ def _check_arguments(kind: Kind, parsed: ParsedSpec, plugin: Any) -> None:
         SpecStringError: there are such arguments, and the message lists the accepted ones; or one has another type than
             the parameter's annotation, and the message says what to write.
     """
-    signature = inspect.signature(plugin)
+    signature = _signature(plugin)
     known = signature.parameters
     unknown = [name for name in parsed.arguments if name not in known]
     try:
@@ -317,7 +322,7 @@ def argument(kind: Kind, parsed: ParsedSpec, name: str) -> Any:
     if name in parsed.arguments:
         return parsed.arguments[name]
     try:
-        parameter = inspect.signature(find(kind, parsed.target)).parameters.get(name)
+        parameter = _signature(find(kind, parsed.target)).parameters.get(name)
     except SpecStringError:
         return None
     return None if parameter is None or parameter.default is parameter.empty else parameter.default
@@ -332,7 +337,7 @@ def canonical(kind: Kind, spec: str) -> str:
         return "+".join(canonical(kind, part) for part in several)
     parsed = parse(kind, spec)
     plugin = find(kind, parsed.target)
-    defaults = {name: p.default for name, p in inspect.signature(plugin).parameters.items()}
+    defaults = {name: p.default for name, p in _signature(plugin).parameters.items()}
     inner = _of_inner(canonical, kind, parsed, plugin)
     arguments = {name: inner.get(name, value) for name, value in parsed.arguments.items()}
     changed = {name: value for name, value in arguments.items() if name not in defaults or defaults[name] != value}
@@ -551,7 +556,7 @@ def _inner(kind: Kind, parsed: ParsedSpec, plugin: Any) -> dict[str, tuple[Kind,
     is_class = inspect.isclass(plugin)
     if not is_class:
         return {}
-    parameters = inspect.signature(plugin).parameters
+    parameters = _signature(plugin).parameters
     inner = {}
     for name, hint in _hints(plugin).items():
         nested = next((nested for base_class, nested in _NESTED.items() if base_class in (hint, *get_args(hint))), None)

@@ -281,7 +281,7 @@ def unrepeatable(file: Path) -> str:
 
 def _aliases(tree: ast.Module) -> dict[str, str]:
     """What the names that a file imports stand for, such as "np" for "numpy" and "choice" for "random.choice"."""
-    aliases = {}
+    aliases: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             aliases |= {each.asname: each.name for each in node.names if each.asname}
