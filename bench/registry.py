@@ -284,6 +284,8 @@ def _check_arguments(kind: Kind, parsed: ParsedSpec, plugin: Any) -> None:
         if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
             wrong = f"got an unexpected keyword argument {unknown[0]!r}"  # rather than that another one is missing
             near = nearest(unknown[0], known)
+        elif missing := [name for name, each in known.items() if _is_needed(each) and name not in parsed.arguments]:
+            near = f"write {parsed.target}({missing[0]}=...); "
         raise SpecStringError(
             f"{kind} {parsed.target}: {wrong}; {near}its arguments: {', '.join(known) or 'none'}"
         ) from error
@@ -295,6 +297,12 @@ def _check_arguments(kind: Kind, parsed: ParsedSpec, plugin: Any) -> None:
             continue
         if wanted := wrong_type(hints[name], value):
             raise SpecStringError(f"{kind} {parsed.target}: {name} must be {wanted}, got {value!r:.100}")
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    """Whether a call must name a parameter."""
+    named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    return named and parameter.default is parameter.empty
 
 
 def _lacking(plugin: type) -> str:

@@ -208,7 +208,8 @@ def test_named_defenses_are_checked_and_named_once() -> None:
 def test_a_defense_that_needs_an_argument_is_left_out_with_a_reason() -> None:
     kept, left = every_defense()
     assert "max_tokens" not in kept
-    assert left == ["defense max_tokens: missing a required argument: 'limit'; its arguments: limit, reject"]
+    said = "missing a required argument: 'limit'; write max_tokens(limit=...); its arguments: limit"
+    assert left == [f"defense max_tokens: {said}, reject"]
 
 
 def made(rates: dict[str, Sequence[float | None]], false: dict[str, float] | None = None) -> Matrix:
