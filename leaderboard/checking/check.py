@@ -225,7 +225,7 @@ def _is_determined(subject: Subject) -> str:
                  "keep state in the instance, not in a module or class")  # fmt: skip
         if not subject.unsafe:
             _compare(straight, _run(subject.make(hash_seed=1), short), game, "another PYTHONHASHSEED",
-                     "sort what comes from a set, and use hashlib instead of hash()")  # fmt: skip
+                     "sort what comes from a set, use hashlib instead of hash(), and draw from view.rng")  # fmt: skip
     return "" if not subject.unsafe else "another PYTHONHASHSEED is tried only in the sandbox"
 
 

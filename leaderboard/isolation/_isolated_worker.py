@@ -12,6 +12,7 @@ import ctypes
 import importlib
 import importlib.util
 import json
+import random
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -293,9 +294,13 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
     registry.names("attack")
     sys.path[:] = library  # the paths that the sandbox shows by itself
 
+    import numpy as np
+
     def live(spec: str, most: int, *files: int) -> None:
         sys.path += setup["search"]
         sys.meta_path[sys.meta_path.index(PathFinder)] = _Readable
+        random.seed()  # forks would all draw the same, and what depends on it would seem to be determined
+        np.random.seed()
         serving(spec, most, *files)
 
     _sandbox_worker.main(backend, [Path(path) for path in setup["readable"]], {setup["kind"]: live})

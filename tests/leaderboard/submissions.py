@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from thiefbench.defenses.answer_keys import ANSWER_KEYS, key_of, public_of
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement, Verdict
 from thiefbench.defenses.rule_rewards import RULE_REWARDS, rule_reward_of
@@ -252,6 +254,20 @@ class Spots(Fine):
     def inspect(self, view: DefenderView) -> Sequence[Verdict]:
         rng = random.Random()
         return [Verdict("drop") if rng.random() < 0.3 else ACCEPT for _ in view.completions]
+
+
+class SpotsTogether(Fine):
+    """Draws from the generator of its process."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        return [Verdict("drop") if random.random() < 0.3 else ACCEPT for _ in view.completions]
+
+
+class SpotsOfNumpy(Fine):
+    """The same, of numpy."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        return [Verdict("drop") if np.random.rand() < 0.3 else ACCEPT for _ in view.completions]
 
 
 class Reasons(Fine):

@@ -198,6 +198,8 @@ def test_oracle_sees_labels_and_is_asked_no_further() -> None:
         ("Counting", "equal views, equal verdicts", "a second instance in the same process"),
         ("SharesStrikes", "equal views, equal verdicts", "a second instance in the same process, .*; keep state"),
         ("Spots", "equal views, equal verdicts", "a second process, .*; draw from view.rng, not from a"),
+        ("SpotsTogether", "equal views, equal verdicts", "a second process, .*; draw from view.rng, not from a"),
+        ("SpotsOfNumpy", "equal views, equal verdicts", "a second process, .*; draw from view.rng, not from a"),
         ("Reasons", "equal views, equal verdicts", "accept and the reason 'in .*' and, in another PYTHONHASHSEED"),
         ("Caches", "continues after a restart", "in round 5 .* after a restart at the end of round 1, accept with"),
         ("Window", "continues after a restart", "state's entry 'lengths' is another one if there was a restart"),
