@@ -383,6 +383,8 @@ def test_imports_for_type_checkers_are_free(tmp_path: Path, source: str, said: s
         ("x = open('a.txt', 'w')\n", "open, and the sandbox refuses to write files; keep it in state()"),
         ("def f(path):\n    path.write_text('a')\n", "path.write_text, and the sandbox refuses"),
         ("import numpy\nnumpy.save('a.npy', [])\n", "numpy.save, and the sandbox refuses"),
+        ("def f(path):\n    return path.open('a')\n", "path.open, and the sandbox refuses"),
+        ("def f(path):\n    return path.open(), path.open('r')\n", ""),
         ("import os, random\nfrom os import path\nx = os.path.join('a')\nrng = random.Random(3)\n", ""),
         ("import numpy as np\nx = np.random.default_rng(3).normal()\n", ""),
         (
