@@ -106,9 +106,8 @@ def check(
         findings = _ask(RuleSubject(defense, kind, unsafe))
     else:
         swarms = [part.swarm for part in chosen.scenes]
-        rounds = max(part.rounds for part in chosen.scenes)
         pools = partial(_samples, chosen)
-        findings = _ask(Subject(defense, pools, unsafe, suite=chosen.title, swarms=swarms, rounds=rounds))
+        findings = _ask(Subject(defense, pools, unsafe, suite=chosen.title, swarms=swarms, rounds=chosen.longest))
     if failed := sum(finding.status == "FAILED" for finding in findings):
         out.print(f"{escaped(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
     elif why := unranked(suite, chosen):
@@ -587,8 +586,8 @@ def _check_once(submission: Submission, baseline: bool) -> None:
         subject = RuleSubject(submission.checkable, kind)
     else:
         pools, title = partial(_samples, submission.suite), submission.suite.title
-        rounds = max(part.rounds for part in submission.suite.scenes)
-        subject = Subject(submission.checkable, pools, False, baseline, title, swarms, rounds)
+        longest = submission.suite.longest
+        subject = Subject(submission.checkable, pools, baseline=baseline, suite=title, swarms=swarms, rounds=longest)
     findings = _ask(subject)
     if any(finding.status == "FAILED" for finding in findings):
         out.print(f"{escaped(submission.defense)} is not ready: fix the rules marked FAILED")

@@ -306,10 +306,9 @@ class Suite:
                 f"{len(self.seeds):,} seeds, {attacks:,} attacks and {len(self.defenses):,} defenses make up to "
                 f"{cells:,} cells, and at most {MOST_CELLS:,} are allowed"
             )
-        longest = max(part.rounds for part in self.scenes)
-        outside = [number for number in self.recorded if not 1 <= number <= longest]
+        outside = [number for number in self.recorded if not 1 <= number <= self.longest]
         if outside:
-            raise SpecError(f"recorded must name rounds from 1 to {longest}, got {outside[0]}")
+            raise SpecError(f"recorded must name rounds from 1 to {self.longest}, got {outside[0]}")
         if (self.replayed or self.recorded) and any(part.averaging for part in self.scenes):
             raise SpecError("where weights are exchanged, no pools can be replayed; leave out replayed and recorded")
         if (self.replayed or self.recorded) and any(part.pipeline for part in self.scenes):
@@ -327,6 +326,11 @@ class Suite:
             return self.parts
         own = {each.name: getattr(self, each.name) for each in fields(Part) if each.name != "name"}
         return (Part(name="", **own),)
+
+    @property
+    def longest(self) -> int:
+        """The rounds of its longest cells."""
+        return max(part.rounds for part in self.scenes)
 
     @property
     def title(self) -> str:

@@ -473,7 +473,8 @@ def test_what_loops_while_it_is_loaded_is_told_after_a_short_time(
 
 @pytest.fixture
 def on_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thiefbench.leaderboard.checking.samples.samples", lambda recipes: [sample()])
+    made = sample()  # now, because making its model prints a bar into whatever line a command writes
+    monkeypatch.setattr("thiefbench.leaderboard.checking.samples.samples", lambda recipes: [made])
 
 
 @pytest.mark.parametrize(
