@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from thiefbench.defenses.base import PastRound, PoolCompletion, Verdict
+from thiefbench.defenses.base import PoolCompletion
 from thiefbench.engine.compatibility import check_requirements
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.judges import check_judge
@@ -23,7 +22,17 @@ from thiefbench.leaderboard.checking.findings import (
     files_are_small,
     imports_what_it_may,
 )
-from thiefbench.leaderboard.checking.samples import Sample, finished
+from thiefbench.leaderboard.checking.games import (
+    ROUNDS_OF_ALL,
+    ROUNDS_OF_FIRST,
+    Candidate,
+    Game,
+    Played,
+    game_of,
+    play_game,
+)
+from thiefbench.leaderboard.checking.samples import Sample
+from thiefbench.leaderboard.checking.verdict_differences import alike, first_apart
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import files
@@ -37,47 +46,6 @@ WARN_ABOVE, FAIL_ABOVE = 0.05, 0.5
 
 ALMOST_NOTHING = 0.1
 """Below this share of stopped poisoned rewarded completions there is a warning. All recipes' attacks count alike."""
-
-ROUNDS_OF_ALL, ROUNDS_OF_FIRST = 12, 64
-"""Rounds that are played with every sample, and with the first one, if its suite has no more."""
-RESTARTS = (1, 6)
-"""Rounds that a restart follows, beside one that is drawn by the submission's content."""
-_GROUPS = 2
-"""Groups in the pool of each round after those of the sample, which cost less than whole pools; later ones have one."""
-
-Candidate = Isolated | Unconfined
-
-
-@dataclass(frozen=True)
-class Game:
-    """A sample with further rounds.
-
-    Attributes:
-        pools: of every round: those of the sample, and then parts of them in turn. In the game with the most rounds,
-            one pool has the size of a suite's, and in one all completions are equal.
-        restarts: the rounds that a restart follows, each with the last round that is compared after it.
-    """
-
-    sample: Sample
-    pools: Sequence[Sequence[PoolCompletion]]
-    restarts: Mapping[int, int]
-
-
-@dataclass(frozen=True)
-class Played:
-    """What one instance did in a game, in which its own verdicts were its history.
-
-    Attributes:
-        verdicts: on every round's pool.
-        history: the finished rounds.
-        states: what `state()` returned at the end of rounds that a restart follows, and of the last ones compared.
-        drew: for every round, whether it drew from `view.rng`.
-    """
-
-    verdicts: list[list[Verdict]] = field(default_factory=list)
-    history: list[PastRound] = field(default_factory=list)
-    states: dict[int, dict[str, Any]] = field(default_factory=dict)
-    drew: list[bool] = field(default_factory=list)
 
 
 @dataclass
@@ -131,12 +99,12 @@ class Subject:
         """The pools with further rounds."""
         rng = random.Random(self._content)
         most = max(ROUNDS_OF_FIRST, self.rounds)
-        return [_game(sample, ROUNDS_OF_ALL if place else most, rng) for place, sample in enumerate(self.samples)]
+        return [game_of(sample, ROUNDS_OF_ALL if place else most, rng) for place, sample in enumerate(self.samples)]
 
     @cached_property
     def played(self) -> Sequence[Played]:
         """What one instance did in each game; raises DefenseError."""
-        return [_run(self.make(), game) for game in self.games]
+        return [play_game(self.make(), game) for game in self.games]
 
     @property
     def _content(self) -> str:
@@ -149,7 +117,7 @@ class Subject:
         """What it does to the honest and to the poisoned rewarded completions of all samples."""
         counts = (Rewarded(), Rewarded())
         for sample in self.samples:
-            verdicts_by_round = _run(self.make(), Game(sample, sample.rounds, {})).verdicts
+            verdicts_by_round = play_game(self.make(), Game(sample, sample.rounds, {})).verdicts
             for pool, poison, verdicts in zip(sample.rounds, sample.poison, verdicts_by_round, strict=True):
                 for offered, poisoned, verdict in zip(pool, poison, verdicts, strict=True):
                     if offered.reward > 0:
@@ -217,14 +185,14 @@ def _is_determined(subject: Subject) -> str:
     for game, straight in zip(subject.games, subject.played, strict=True):
         short = replace(game, pools=game.pools[:ROUNDS_OF_ALL], restarts={})
         defense = subject.make()
-        first = _run(defense, short)
+        first = play_game(defense, short)
         _compare(straight, first, game, "a second process",
                  "draw from view.rng, not from a clock, a process id or a generator without a seed")  # fmt: skip
         defense.renew()
-        _compare(first, _run(defense, short), game, "a second instance in the same process",
+        _compare(first, play_game(defense, short), game, "a second instance in the same process",
                  "keep state in the instance, not in a module or class")  # fmt: skip
         if not subject.unsafe:
-            _compare(straight, _run(subject.make(hash_seed=1), short), game, "another PYTHONHASHSEED",
+            _compare(straight, play_game(subject.make(hash_seed=1), short), game, "another PYTHONHASHSEED",
                      "sort what comes from a set, use hashlib instead of hash(), and draw from view.rng")  # fmt: skip
     return "" if not subject.unsafe else "another PYTHONHASHSEED is tried only in the sandbox"
 
@@ -238,10 +206,10 @@ def _ignores_order(subject: Subject) -> str:
             for number, pool in enumerate(game.pools, 1)
         ]
         shuffled = [[pool[place] for place in order] for pool, order in zip(game.pools, orders, strict=True)]
-        other = _run(subject.make(), replace(game, pools=shuffled, restarts={}))
+        other = play_game(subject.make(), replace(game, pools=shuffled, restarts={}))
         for number, order in enumerate(orders):
             before = [straight.verdicts[number][place] for place in order]
-            if wrong := _apart(before, other.verdicts[number], _alike):
+            if wrong := first_apart(before, other.verdicts[number], alike):
                 raise RuleBroken(
                     f"in round {number + 1} of {game.sample.name} it gives a completion the verdict {wrong[0]} and, "
                     f"with the pools in another order, {wrong[1]}; judge completions by their content, not by their "
@@ -256,9 +224,9 @@ def _ignores_pseudonyms(subject: Subject) -> str:
         drawn = [hashlib.sha256(f"{game.sample.name} {sender}".encode()).hexdigest()[:8] for sender in senders]
         names = dict(zip(senders, sorted(drawn, reverse=True), strict=True))  # so that who was first is last
         renamed = [[replace(offered, sender=names[offered.sender]) for offered in pool] for pool in game.pools]
-        other = _run(subject.make(), replace(game, pools=renamed, restarts={}))
+        other = play_game(subject.make(), replace(game, pools=renamed, restarts={}))
         for number, (one, two) in enumerate(zip(straight.verdicts, other.verdicts, strict=True), 1):
-            if wrong := _apart(one, two, _alike):
+            if wrong := first_apart(one, two, alike):
                 raise RuleBroken(
                     f"in round {number} of {game.sample.name} it gives a completion the verdict {wrong[0]} and, after "
                     f"all senders were renamed, {wrong[1]}; the letters of a pseudonym carry no information"
@@ -278,10 +246,10 @@ def _continues_after_a_restart(subject: Subject) -> str:
                     "keys are text), and sort what comes from a set"
                 )
             rest = replace(game, pools=game.pools[:last], restarts={})
-            continued = _run(restarted, rest, straight.history[:after])
+            continued = play_game(restarted, rest, straight.history[:after])
             pairs = zip(straight.verdicts[after:last], continued.verdicts, strict=True)
             for number, (one, two) in enumerate(pairs, after + 1):
-                if wrong := _apart(one, two):
+                if wrong := first_apart(one, two):
                     raise RuleBroken(
                         f"in round {number} of {game.sample.name} it gives a completion the verdict {wrong[0]} and, "
                         f"after a restart at the end of round {after}, {wrong[1]}; let state() return "
@@ -381,104 +349,11 @@ QUESTIONS: Sequence[tuple[str, Callable[[Subject], str]]] = (
 """Every question with the function that answers it, in the order in which they are asked."""
 
 
-def _run(defense: Candidate, game: Game, history: Sequence[PastRound] = ()) -> Played:
-    """Let one instance judge a game's rounds, after those of `history`.
-
-    Raises:
-        DefenseError: it fails; the message says in which round.
-    """
-    played = Played(history=list(history))
-    sample = game.sample
-    for number, pool in enumerate(game.pools[len(history) :], len(history) + 1):
-        view = sample.view(defense, number, pool, played.history)
-        before = view.rng.getstate()
-        try:
-            verdicts = defense.inspect(view)
-            if number in {*game.restarts, *game.restarts.values()}:
-                played.states[number] = defense.state()
-        except DefenseError as error:
-            raise DefenseError(f"in round {number} of {sample.name}: {error}") from error
-        played.verdicts.append(verdicts)
-        played.drew.append(view.rng.getstate() != before)
-        played.history.append(finished(view, verdicts))
-    return played
-
-
-def _game(sample: Sample, rounds: int, rng: random.Random) -> Game:
-    """A sample's rounds and further ones: a few groups of its own rounds in turn.
-
-    Args:
-        sample: the sample.
-        rounds: how many there will be.
-        rng: draws the round of a third restart and, if there are more than `ROUNDS_OF_ALL`, those of the two
-            unusual pools.
-    """
-    pools = [list(pool) for pool in sample.rounds]
-    for number in range(len(pools), rounds):
-        pool = sample.rounds[number % len(sample.rounds)]
-        groups = sorted({offered.group for offered in pool})
-        begin = number // len(sample.rounds) * _GROUPS
-        taken = {groups[(begin + more) % len(groups)] for more in range(_GROUPS if number < ROUNDS_OF_ALL else 1)}
-        pools.append([offered for offered in pool if offered.group in taken])
-    early = min(rounds, ROUNDS_OF_ALL)
-    restarts = dict.fromkeys(RESTARTS, early)
-    if rounds > early:
-        large, equal = rng.sample(range(early, rounds), 2)
-        pools[large] = sample.full(POOL)
-        pools[equal] = probes.equal(sample.rounds[0], sample.sampling.max_new_tokens)
-        restarts[rng.randrange(early, rounds - 1)] = rounds
-    else:
-        restarts[rng.randrange(2, rounds - 1)] = rounds
-    return Game(sample, pools, restarts)
-
-
 def _compare(one: Played, other: Played, game: Game, where: str, change: str) -> None:
     """Raise RuleBroken where two instances differ; rounds that only one of them played do not count."""
     for number, (first, second) in enumerate(zip(one.verdicts, other.verdicts, strict=False), 1):
-        if wrong := _apart(first, second):
+        if wrong := first_apart(first, second):
             raise RuleBroken(
                 f"in round {number} of {game.sample.name} it gives a completion the verdict {wrong[0]} and, in "
                 f"{where}, {wrong[1]}; {change}"
             )
-
-
-def _apart(
-    one: Sequence[Verdict], other: Sequence[Verdict], same: Callable[[Verdict, Verdict], bool] = operator.eq
-) -> tuple[str, str] | None:
-    """The first two verdicts on a completion that are not the same, as a message tells them."""
-    pairs = zip(one, other, strict=True)
-    return next((_told_apart(first, second) for first, second in pairs if not same(first, second)), None)
-
-
-def _alike(one: Verdict, other: Verdict) -> bool:
-    """Whether two verdicts are equal up to the rounding of scores and weights, which depends on the order of sums."""
-    if one.action != other.action or not _weights_alike(one.token_weights, other.token_weights):
-        return False
-    if one.score is None or other.score is None:
-        return one.score is other.score
-    return abs(one.score - other.score) <= 1e-3 * max(1.0, abs(one.score))
-
-
-def _weights_alike(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:
-    """The same for token weights."""
-    if one is None or other is None:
-        return one is other
-    return len(one) == len(other) and all(abs(a - b) <= 1e-3 for a, b in zip(one, other, strict=True))
-
-
-def _told_apart(one: Verdict, other: Verdict) -> tuple[str, str]:
-    """Two unequal verdicts, in as many words as their difference needs."""
-    for told in (_short, _with_reason, repr):
-        if told(one) != told(other):
-            break
-    return told(one), told(other)
-
-
-def _with_reason(verdict: Verdict) -> str:
-    return f"{_short(verdict)} and the reason {verdict.reason[:100]!r}"
-
-
-def _short(verdict: Verdict) -> str:
-    score = "" if verdict.score is None else f" with score {verdict.score:g}"
-    weights = "" if verdict.token_weights is None else ", masking tokens"
-    return f"{verdict.action}{score}{weights}"

@@ -28,10 +28,10 @@ from thiefbench.leaderboard.checking.check import (
     Finding,
     RuleWarning,
     Subject,
-    _alike,
     check,
 )
 from thiefbench.leaderboard.checking.samples import RECIPES, ROUNDS, Sample, SampleRecipe, sample_of
+from thiefbench.leaderboard.checking.verdict_differences import alike
 from thiefbench.leaderboard.isolation import limits
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS
@@ -235,8 +235,8 @@ def test_a_fault_is_found_and_named(name: str, question: str, said: str) -> None
     [((0.5, 0.25), True), ((0.5004, 0.25), True), ((0.502, 0.25), False), ((0.5,), False), (None, False)],
 )
 def test_token_weights_are_alike_up_to_rounding(weights: tuple[float, ...] | None, same: bool) -> None:
-    assert _alike(Verdict(token_weights=(0.5, 0.25)), Verdict(token_weights=weights)) == same
-    assert _alike(Verdict(token_weights=weights), Verdict(token_weights=(0.5, 0.25))) == same
+    assert alike(Verdict(token_weights=(0.5, 0.25)), Verdict(token_weights=weights)) == same
+    assert alike(Verdict(token_weights=weights), Verdict(token_weights=(0.5, 0.25))) == same
 
 
 def test_it_says_how_many_rounds_were_tried() -> None:
