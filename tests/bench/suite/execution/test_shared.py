@@ -25,6 +25,7 @@ from thiefbench.suite.execution import cell_run, checkpoints, marks, shared
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.records import CellDir, Record, Store, identify, rounds_taken
+from thiefbench.tasks.base import Sampling
 
 ROUNDS = 6
 FILE = Path(__file__).with_name("shared_plugins.py")
@@ -69,8 +70,9 @@ def one_thread() -> Iterator[None]:
 
 def of(*defenses: str, attack: str = TEXT, **changes: Any) -> Suite:
     """A suite of attacked cells that really learn."""
+    learner, short = LearnerSpec(learning_rate=3e-3), Sampling(max_new_tokens=8)
     fields: dict[str, Any] = {
-        "swarm": replace(tiny.SWARM, prompts=6, learner=LearnerSpec(learning_rate=3e-3)),
+        "swarm": replace(tiny.SWARM, prompts=6, learner=learner, sampling=short),
         "task": f"{FILE}:Vowels", "rounds": ROUNDS, "evaluation": Evaluation(every=2, completions=16, final=16),
     }  # fmt: skip
     return suite(*defenses, **({"kind": Attacked, "attacks": (attack,)} | fields | changes))
