@@ -92,7 +92,12 @@ def unnamed_class(kind: str, name: str) -> str:
     """
     file = name if name.endswith(".py") else f"{name}.py"
     if not (source := _source(file)):
-        return f"{kind} {name}: there is no file {file} that can be read" if file == name else ""
+        if Path(file).is_file() and file == name:
+            return f"{kind} {name}: the file defines no class, or cannot be read"
+        if file == name:
+            return f"{kind} {name}: there is no file {file}"
+        folder = set(name) & {".", "/", "~"} and Path(name).expanduser().is_dir()
+        return f"{kind} {name}: this is a folder; write the file in it and its class: FILE.py:Class" if folder else ""
     classes = dict.fromkeys(_CLASS.findall(source))
     offered = " or ".join(f"{file}:{each}" for each in list(classes)[:_OFFERED])
     return f"{kind} {name}: a file is named with its class; write {offered or f'{file}:Class'}"

@@ -29,22 +29,35 @@ from thiefbench.leaderboard.isolation.limits import (
 from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files, weights
 from thiefbench.leaderboard.published import label_of
 from thiefbench.leaderboard.rows import wanted
+from thiefbench.package_meaning import DATA
 from thiefbench.sources import is_of_package, source_files
 from thiefbench.suite.analysis.ranking import ANCHORS, anchor_of
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import file_sha256
 from thiefbench.tasks.text import one_line
+from thiefbench.user_imports import imported
 from thiefbench.wording import counted
 
 _PARSING_SECONDS, _PARSING_BYTES = 5, 2 << 30
 """Of processor time for all files of an entry together, and of address space."""
 _TYPE_CHECKING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 _CLOCKS = ("time", "datetime", "secrets", "uuid")
-_SYSTEM = {"os": ("urandom", "getrandom", "getpid", "times"), "random": ("SystemRandom",)}
+_SYSTEM = {
+    "os": ("urandom", "getrandom", "getpid", "getppid", "times", "getloadavg", "cpu_count", "environ", "getenv"),
+    "random": ("SystemRandom",),
+    "signal": ("alarm", "setitimer"),
+    "timeit": ("default_timer",),
+    "platform": ("node",),
+    "socket": ("gethostname",),
+}
 _GLOBAL = ("random", "numpy.random")
 """Modules whose functions draw from one generator."""
-_SEEDED = ("random.Random", "numpy.random.default_rng", "numpy.random.RandomState")
+_SEEDED = (
+    "random.Random",
+    *(f"numpy.random.{name}" for name in ("default_rng", "RandomState", "SeedSequence", "PCG64", "MT19937", "Philox")),
+)
 """What makes a generator, with a seed if one is given."""
+_IMPORTING = ("importlib.import_module", "importlib.util.find_spec", "builtins.__import__")
 _FLOORS: dict[Guests, tuple[str, str]] = {
     "defense": ("thiefbench.defenses", "thiefbench.tasks"),
     "aggregation": ("thiefbench.defenses", "thiefbench.tasks"),
@@ -182,10 +195,26 @@ def wrong_size(file: Path) -> str:
     return ""
 
 
+def left_out(file: Path) -> str:
+    """The first data file of a package that its code names and no entry holds; empty if there is none."""
+    if not is_of_package(file):
+        return ""
+    sources = source_files(file)
+    taken = {path.resolve() for path in (*sources, *weights(file))}
+    for named in imported((path for path in sources if path.suffix == ".py"), file.parent).data:
+        if named.file not in taken:
+            return (
+                f"{named.namer} names {named.name}, which an entry does not hold; of a package's files, it holds those "
+                f"that end in {', '.join(sorted({'.py', *DATA}))}, and weights as safetensors files"
+            )
+    return ""
+
+
 def wrong_import(file: Path, kind: Guests = "defense") -> str:
     """The first forbidden import of a submitted file, and what to do about it; empty if there is none.
 
-    A file that is a module of a package counts with all files of the package, which may import each other.
+    A file that is a module of a package counts with all files of the package, which may import each other. Calls such
+    as ``importlib.import_module("torch")`` count too, where the name stands there as text.
     """
     for path in source_files(file):
         if path.suffix == ".py":
@@ -207,6 +236,11 @@ def unreadable(sources: Sequence[Path]) -> str:
             return f"{path.name} is not valid Python: {error}"
         if encoding not in ("utf-8", "utf-8-sig", "ascii", "us-ascii"):
             return f"{path.name} names the encoding {encoding[:40]}; write it in UTF-8"
+        try:
+            path.read_bytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = path.read_bytes()[: error.start].count(b"\n") + 1
+            return f"line {line} of {path.name} is not in UTF-8; write all of it in UTF-8"
     if not sources:
         return ""
     limits = str(_PARSING_SECONDS), str(_PARSING_BYTES)
@@ -226,11 +260,12 @@ def _wrong_import(file: Path, depth: int, kind: Guests) -> str:
         tree = ast.parse(file.read_bytes(), file.name)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{file.name} is not valid Python: {error}"
-    never_run = _for_type_checkers(tree)
-    for node in sorted((n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)), key=_line):
+    never_run, aliases = _for_type_checkers(tree), _aliases(tree)
+    importing = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom | ast.Call))
+    for node in sorted(importing, key=_line):
         if node in never_run or (isinstance(node, ast.ImportFrom) and 0 < node.level <= depth):
             continue
-        for name in _imported(node):
+        for name in _imported_by_call(node, aliases) if isinstance(node, ast.Call) else _imported(node):
             if not _allowed(name, kind):
                 shown = f"the standard library, {', '.join(_PACKAGES[kind])}, {' and '.join(_FLOORS[kind])}"
                 return (
@@ -297,8 +332,9 @@ def _unrepeatable(node: ast.AST, aliases: Mapping[str, str]) -> str:
         clock = next((name for name in _imported(node) if name.partition(".")[0] in _CLOCKS), "")
         return f"{clock}, whose values no verifier can repeat" if clock else ""
     if isinstance(node, ast.Call):
-        name, given = _full_name(node.func, aliases), bool(node.args or node.keywords)
-        if name in _SEEDED and not given:
+        name = _full_name(node.func, aliases)
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        if name in _SEEDED and all(isinstance(each, ast.Constant) and each.value is None for each in given):
             return f"{name}() without a seed; draw from view.rng"
         if _writes(node, name):
             return f"{name or ast.unparse(node.func)[:60]}, and the sandbox refuses to write files; keep it in state()"
@@ -333,7 +369,16 @@ def _writes(call: ast.Call, name: str) -> bool:
     return is_open and any(re.fullmatch(r"[rwaxbt+]{1,4}", text) and set(text) & set("wax+") for text in texts)
 
 
-def _line(node: ast.stmt) -> int:
+def _imported_by_call(call: ast.Call, aliases: Mapping[str, str]) -> list[str]:
+    """The module that a call imports by its name."""
+    plain = isinstance(call.func, ast.Name) and call.func.id == "__import__"
+    if not plain and _full_name(call.func, aliases) not in _IMPORTING:
+        return []
+    names = [each.value for each in call.args[:1] if isinstance(each, ast.Constant)]
+    return [name for name in names if isinstance(name, str) and not name.startswith(".")]
+
+
+def _line(node: ast.stmt | ast.expr) -> int:
     return node.lineno
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from thiefbench.defenses.base import PoolCompletion
+from thiefbench.defenses.base import PoolCompletion, Verdict
 from thiefbench.engine.compatibility import check_requirements
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.judges import check_judge
@@ -19,7 +19,7 @@ from thiefbench.leaderboard.checking.findings import (
     RuleBroken,
     RuleWarning,
     ask_all,
-    files_are_small,
+    files_are_in_order,
     imports_what_it_may,
 )
 from thiefbench.leaderboard.checking.games import (
@@ -104,7 +104,7 @@ class Subject:
     @cached_property
     def played(self) -> Sequence[Played]:
         """What one instance did in each game; raises DefenseError."""
-        return [play_game(self.make(), game) for game in self.games]
+        return [play_game(self.make(), game, states=True) for game in self.games]
 
     @property
     def _content(self) -> str:
@@ -117,7 +117,7 @@ class Subject:
         """What it does to the honest and to the poisoned rewarded completions of all samples."""
         counts = (Rewarded(), Rewarded())
         for sample in self.samples:
-            verdicts_by_round = play_game(self.make(), Game(sample, sample.rounds, {})).verdicts
+            verdicts_by_round = play_game(self.make(), Game(sample, sample.rounds)).verdicts
             for pool, poison, verdicts in zip(sample.rounds, sample.poison, verdicts_by_round, strict=True):
                 for offered, poisoned, verdict in zip(pool, poison, verdicts, strict=True):
                     if offered.reward > 0:
@@ -150,7 +150,7 @@ _NOT_RANKED = frozenset({"versions", "logprobs"})
 
 
 def _is_made(subject: Subject) -> str:
-    first, second = subject.make(), subject.make()
+    first, second = subject.make(), subject.make(hash_seed=1)
     if first.name != second.name or first.requires != second.requires:
         raise RuleBroken(
             f"two instances differ in name ({first.name}, {second.name}) or requirements; make both constant"
@@ -183,17 +183,25 @@ def _keeps_the_contract(subject: Subject) -> str:
 
 def _is_determined(subject: Subject) -> str:
     for game, straight in zip(subject.games, subject.played, strict=True):
-        short = replace(game, pools=game.pools[:ROUNDS_OF_ALL], restarts={})
+        short = replace(game, pools=game.pools[:ROUNDS_OF_ALL])
         defense = subject.make()
-        first = play_game(defense, short)
-        _compare(straight, first, game, "a second process",
+        first = play_game(defense, short, states=True)
+        _compare(straight.verdicts, first.verdicts, game, "a second process",
                  "draw from view.rng, not from a clock, a process id or a generator without a seed")  # fmt: skip
         defense.renew()
-        _compare(first, play_game(defense, short), game, "a second instance in the same process",
-                 "keep state in the instance, not in a module or class")  # fmt: skip
+        _compare(first.verdicts, play_game(defense, short).verdicts, game, "a second instance in the same process",
+                 "keep state in the instance, not in a module or class, and let state() change nothing")  # fmt: skip
         if not subject.unsafe:
-            _compare(straight, play_game(subject.make(hash_seed=1), short), game, "another PYTHONHASHSEED",
+            _compare(straight.verdicts, play_game(subject.make(hash_seed=1), short).verdicts, game,
+                     "another PYTHONHASHSEED",
                      "sort what comes from a set, use hashlib instead of hash(), and draw from view.rng")  # fmt: skip
+        asked = play_game(subject.make(), short, asked=True)
+        _compare(straight.verdicts, asked.verdicts, game,
+                 "an instance whose deep copies attackers query",
+                 "keep state in the instance, not in a module or class, nor in what a deep copy shares")  # fmt: skip
+        for number, verdicts in asked.copies.items():
+            _compare([straight.verdicts[number - 1]], [verdicts], game, "a deep copy of the instance",
+                     "let copy.deepcopy copy all that verdicts depend on", number)  # fmt: skip
     return "" if not subject.unsafe else "another PYTHONHASHSEED is tried only in the sandbox"
 
 
@@ -206,7 +214,7 @@ def _ignores_order(subject: Subject) -> str:
             for number, pool in enumerate(game.pools, 1)
         ]
         shuffled = [[pool[place] for place in order] for pool, order in zip(game.pools, orders, strict=True)]
-        other = play_game(subject.make(), replace(game, pools=shuffled, restarts={}))
+        other = play_game(subject.make(), replace(game, pools=shuffled))
         for number, order in enumerate(orders):
             before = [straight.verdicts[number][place] for place in order]
             if wrong := first_apart(before, other.verdicts[number], alike):
@@ -224,7 +232,7 @@ def _ignores_pseudonyms(subject: Subject) -> str:
         drawn = [hashlib.sha256(f"{game.sample.name} {sender}".encode()).hexdigest()[:8] for sender in senders]
         names = dict(zip(senders, sorted(drawn, reverse=True), strict=True))  # so that who was first is last
         renamed = [[replace(offered, sender=names[offered.sender]) for offered in pool] for pool in game.pools]
-        other = play_game(subject.make(), replace(game, pools=renamed, restarts={}))
+        other = play_game(subject.make(), replace(game, pools=renamed))
         for number, (one, two) in enumerate(zip(straight.verdicts, other.verdicts, strict=True), 1):
             if wrong := first_apart(one, two, alike):
                 raise RuleBroken(
@@ -245,7 +253,7 @@ def _continues_after_a_restart(subject: Subject) -> str:
                     f"after restore(state()), the state's {key} differs; return all that is remembered, as JSON (whose "
                     "keys are text), and sort what comes from a set"
                 )
-            rest = replace(game, pools=game.pools[:last], restarts={})
+            rest = replace(game, pools=game.pools[:last])
             continued = play_game(restarted, rest, straight.history[:after])
             pairs = zip(straight.verdicts[after:last], continued.verdicts, strict=True)
             for number, (one, two) in enumerate(pairs, after + 1):
@@ -328,20 +336,20 @@ def _is_quick_and_small(subject: Subject) -> str:
 POISON_STOPPED = "poison is stopped"
 
 QUESTIONS: Sequence[tuple[str, Callable[[Subject], str]]] = (
-    ("files are small, weights named by hash", files_are_small("defense")),
+    ("files are small and readable, weights named by hash", files_are_in_order("defense")),
     ("imports only what is allowed", _imports),
     ("can be constructed from its spec string, twice", _is_made),
-    ("one valid verdict per completion", _keeps_the_contract),
-    ("equal views, equal verdicts", _is_determined),
-    ("order changes nothing", _ignores_order),
-    ("pseudonyms change nothing", _ignores_pseudonyms),
-    ("continues after a restart", _continues_after_a_restart),
     ("an empty pool", _handles(probes.empty)),
     ("a pool of one", _handles(probes.single)),
     ("a pool of equal completions", _handles(probes.equal)),
     ("a very long completion", _handles(probes.long)),
     ("hostile texts", _handles(probes.hostile)),
     ("a pool without rewards", _handles(probes.unrewarded)),
+    ("one valid verdict per completion", _keeps_the_contract),
+    ("equal views, equal verdicts", _is_determined),
+    ("order changes nothing", _ignores_order),
+    ("pseudonyms change nothing", _ignores_pseudonyms),
+    ("continues after a restart", _continues_after_a_restart),
     ("honest work gets through", _spares_honest_work),
     (POISON_STOPPED, _stops_poison),
     ("time and memory", _is_quick_and_small),
@@ -349,9 +357,24 @@ QUESTIONS: Sequence[tuple[str, Callable[[Subject], str]]] = (
 """Every question with the function that answers it, in the order in which they are asked."""
 
 
-def _compare(one: Played, other: Played, game: Game, where: str, change: str) -> None:
-    """Raise RuleBroken where two instances differ; rounds that only one of them played do not count."""
-    for number, (first, second) in enumerate(zip(one.verdicts, other.verdicts, strict=False), 1):
+def _compare(
+    one: Sequence[Sequence[Verdict]],
+    other: Sequence[Sequence[Verdict]],
+    game: Game,
+    where: str,
+    change: str,
+    begin: int = 1,
+) -> None:
+    """Raise RuleBroken where two instances differ; rounds that only one of them played do not count.
+
+    Args:
+        one, other: their verdicts, by round.
+        game: that they played.
+        where: what the other instance is, for the message.
+        change: what to do about it.
+        begin: the first of the rounds.
+    """
+    for number, (first, second) in enumerate(zip(one, other, strict=False), begin):
         if wrong := first_apart(first, second):
             raise RuleBroken(
                 f"in round {number} of {game.sample.name} it gives a completion the verdict {wrong[0]} and, in "

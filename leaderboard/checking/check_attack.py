@@ -25,7 +25,7 @@ from thiefbench.leaderboard.checking.findings import (
     RuleBroken,
     RuleWarning,
     ask_all,
-    files_are_small,
+    files_are_in_order,
     imports_what_it_may,
 )
 from thiefbench.leaderboard.checking.samples import RECIPES, SampleRecipe
@@ -245,7 +245,7 @@ def _is_quick_and_small(subject: AttackSubject) -> str:
 
 
 ATTACK_QUESTIONS: Sequence[tuple[str, Callable[[AttackSubject], str]]] = (
-    ("files are small, weights named by hash", files_are_small("attack")),
+    ("files are small and readable, weights named by hash", files_are_in_order("attack")),
     ("imports only what is allowed", _imports),
     ("can be constructed from its spec string, twice", _is_made),
     ("fits a swarm", _fits),

@@ -18,7 +18,7 @@ from thiefbench.leaderboard.checking.findings import (
     Finding,
     RuleBroken,
     ask_all,
-    files_are_small,
+    files_are_in_order,
     imports_what_it_may,
 )
 from thiefbench.leaderboard.defense_kinds import TensorKind
@@ -184,7 +184,7 @@ _JUDGES = "a verdict on every stage in every round"
 
 QUESTIONS: dict[TensorKind, Sequence[tuple[str, Rule]]] = {
     "aggregation": (
-        ("files are small, weights named by hash", files_are_small("aggregation")),
+        ("files are small and readable, weights named by hash", files_are_in_order("aggregation")),
         (_IMPORTS, imports_what_it_may("aggregation")),
         (_MADE, _is_made),
         (_JOINS, _kept(AggregationContract.test_one_vector_and_one_verdict_per_vector)),
@@ -197,7 +197,7 @@ QUESTIONS: dict[TensorKind, Sequence[tuple[str, Rule]]] = {
         ("time and memory", _joins_quickly),
     ),
     "stage_check": (
-        ("files are small, weights named by hash", files_are_small("stage_check")),
+        ("files are small and readable, weights named by hash", files_are_in_order("stage_check")),
         (_IMPORTS, imports_what_it_may("stage_check")),
         (_MADE, _is_made),
         (_JUDGES, _kept(StageCheckContract.test_every_stage_gets_a_verdict_in_every_round)),

@@ -6,8 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from thiefbench.leaderboard.entry_validation import unrepeatable, wrong_import, wrong_size
+from thiefbench.leaderboard.entry_validation import left_out, unreadable, unrepeatable, wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files
+from thiefbench.leaderboard.isolation.staging import wrong_name
+from thiefbench.sources import source_files
 
 Status = Literal["ok", "warning", "FAILED"]
 
@@ -78,12 +80,19 @@ def ask_all(
             return
 
 
-def files_are_small(kind: Guests) -> Ask[Submitted]:
-    """A question: whether the files of a submission keep within the limits."""
+def files_are_in_order(kind: Guests) -> Ask[Submitted]:
+    """A question: whether the files of a submission keep within the limits, and can be read, in an entry, too."""
 
     def ask(subject: Submitted) -> str:
-        for file in files(subject.spec, kind):
-            if wrong := wrong_size(file):
+        submitted = files(subject.spec, kind)
+        sources = {path: None for file in submitted for path in source_files(file)}
+        for wrong in (
+            *map(wrong_size, submitted),
+            *map(wrong_name, submitted),
+            *map(left_out, submitted),
+            unreadable([path for path in sources if path.suffix == ".py"]),
+        ):
+            if wrong:
                 raise RuleBroken(wrong)
         return ""
 

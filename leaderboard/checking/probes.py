@@ -30,6 +30,8 @@ HOSTILE_TEXTS = (
     "\u0661 + \u0661 = \u0665 \u00bd \u2460",
 )
 
+_SHORT = 200
+
 
 def empty(pool: Sequence[PoolCompletion], limit: int) -> list[PoolCompletion]:
     """No completion at all."""
@@ -66,6 +68,13 @@ def hostile(pool: Sequence[PoolCompletion], limit: int) -> list[PoolCompletion]:
     claims = replace(one, logprobs=(float("nan"), float("-inf")), sender="nobody seen before", proof=b"\x00", seed=-1)
     nothing = replace(one, ids=(), text="", ended=False, reward=0.0, refused=True, seed=None)  # its slot stayed empty
     return [*pool, *odd, claims, nothing, *_hostile_keys(pool), *_without_rule(pool)]
+
+
+def short_hostile(pool: Sequence[PoolCompletion]) -> list[PoolCompletion]:
+    """The first characters of what `hostile` adds, in a group of its own, so that no two are in one slot."""
+    group = 1 + max(offered.group for offered in pool)
+    added = hostile(pool, 0)[len(pool) :]
+    return [replace(o, text=o.text[:_SHORT], group=group, index=place) for place, o in enumerate(added)]
 
 
 def _hostile_keys(pool: Sequence[PoolCompletion]) -> list[PoolCompletion]:

@@ -216,6 +216,7 @@ def _answered(
 
 def _inspect(defense: Defense, stream: Stream, history: list[PastRound], request: Any, _: Any) -> dict[str, Any]:
     from thiefbench.leaderboard.isolation import wire
+    from thiefbench.leaderboard.isolation.guest_stream import deep_copy
 
     if request["anew"]:
         history.clear()
@@ -224,7 +225,8 @@ def _inspect(defense: Defense, stream: Stream, history: list[PastRound], request
     view = wire.view_in(request["view"], history, policy, Judge(stream), lambda items: Public(stream, items))
     policy.places = {id(completion): place for place, completion in enumerate(view.completions)}
     try:
-        verdicts = wire.given_verdicts(defense.inspect(view))
+        asked = deep_copy(defense) if request["copied"] else defense
+        verdicts = wire.given_verdicts(asked.inspect(view))
     finally:
         policy.over = True
     return {"verdicts": [wire.verdict_out(verdict) for verdict in verdicts], "rng": wire.rng_out(view.rng)}

@@ -9,6 +9,7 @@ The first thing wrong ends the process.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,11 +22,13 @@ from thiefbench.leaderboard.isolation.frames import HEADER, Array, FrameError, p
 from thiefbench.leaderboard.isolation.limits import Caps
 from thiefbench.leaderboard.isolation.sandbox_paths import Guests, absolute, files, setup, weights
 from thiefbench.leaderboard.isolation.wire import Malformed
-from thiefbench.sources import source_files
+from thiefbench.sources import is_of_package, source_files
 from thiefbench.tasks.sandbox import backend
 from thiefbench.tasks.sandbox_session import DeadlineExceeded, Host, Session, SessionEnded
 
 _MAKING = "making it"
+_REFUSED = ("RuntimeError: can't start new thread", "PermissionError: [Errno 1] Operation not permitted")
+"""How errors begin in a guest that starts a thread or a process."""
 LONGEST_NAME = 200
 """Characters of a guest's name."""
 
@@ -166,9 +169,24 @@ class Guest:
         """As `_fail`, with the guest's own words. One that was never constructed has no name to call it by."""
         if why.startswith(MemoryError.__name__):
             why += f"; it may use {self.caps.memory >> 20:,} MiB"
+        if why.startswith(_REFUSED):
+            why += "; a submission starts no threads and no processes"
+        why += self._left_behind(why)
         if what == _MAKING:
             self._end(f"the {self.kind} cannot be constructed: {why}")
         self._fail(f"failed in {what}: {why}")
+
+    def _left_behind(self, why: str) -> str:
+        """What to do where the guest missed a file that lies beside its own, outside the sandbox; empty elsewhere."""
+        missed = re.search(r"(?:FileNotFoundError|PermissionError).*'([^']+)'", why)
+        path = Path(missed[1]) if missed else None
+        alone = [file for file in files(self.spec, self.kind) if not is_of_package(file)] if path else []
+        if path is None or not path.is_file() or not any(path.is_relative_to(file.parent) for file in alone):
+            return ""
+        return (
+            f"; {path.name} exists, but a single file is submitted alone: put an empty __init__.py beside it, and the "
+            "folder is submitted"
+        )
 
     def _fail(self, what: str) -> NoReturn:
         """As `_end`, with a sentence about the guest."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -17,6 +18,8 @@ from thiefbench.sources import OF_USER
 
 MAX_ERROR = 400
 """Characters of an error that a guest raised."""
+
+_Made = TypeVar("_Made")
 
 REFUSALS: dict[str, type[Exception]] = {"ValueError": ValueError}
 """Exceptions that stand for a refusal, by name; RuntimeError for any other."""
@@ -42,7 +45,10 @@ class Stream:
         parts = packed(message, arrays)
         size = sum(map(len, parts))
         if size > self._most:
-            raise ValueError(f"{size:,} bytes of answer, and at most {self._most:,} are allowed")
+            raise ValueError(
+                f"what it returned takes {size:,} bytes as JSON, and at most {self._most:,} are allowed; return less, "
+                "such as a smaller state, or shorter texts and reasons"
+            )
         for part in parts:
             rest = memoryview(part)
             while rest:
@@ -88,6 +94,21 @@ def send(stream: Stream, reply: dict[str, Any], arrays: Sequence[NDArray[Any]] =
         stream.send(reply, arrays)
     except (TypeError, ValueError, RecursionError) as error:  # raised before a byte has left
         stream.send({"number": reply["number"], "failed": describe(error)})
+
+
+def deep_copy(original: _Made) -> _Made:
+    """A copy as a swarm makes it.
+
+    Raises:
+        UserError: it cannot be copied.
+    """
+    try:
+        return copy.deepcopy(original)
+    except Exception as error:  # its class may raise anything
+        raise UserError(
+            f"copy.deepcopy of it fails ({type(error).__name__}: {str(error)[:100]}), and a swarm lets attackers query "
+            "such a copy; keep only what can be copied, without locks, generators and open files"
+        ) from error
 
 
 def why_not_made(error: BaseException, spec: str) -> str:

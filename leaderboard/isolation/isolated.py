@@ -125,9 +125,22 @@ class Isolated(IsolatedRule, Defense):
         Raises:
             DefenseError: it fails or misbehaves.
         """
+        return self._inspected(view, copied=False)
+
+    def inspect_copy(self, view: DefenderView) -> list[Verdict]:
+        """As `inspect`, of a deep copy that its own process makes for this call, as swarms do for queries.
+
+        Raises:
+            DefenseError: it cannot be copied, or the copy fails or misbehaves.
+        """
+        return self._inspected(view, copied=True)
+
+    def _inspected(self, view: DefenderView, copied: bool) -> list[Verdict]:
         anew = not all(map(_same, self._sent_history, view.history)) or len(self._sent_history) > len(view.history)
         past = list(view.history if anew else view.history[len(self._sent_history) :])
-        request = {"anew": anew, "past": [wire.past_out(each) for each in past], "view": wire.view_out(view)}
+        request = {
+            "anew": anew, "past": [wire.past_out(each) for each in past], "view": wire.view_out(view), "copied": copied,
+        }  # fmt: skip
         services = Services(view, self.caps)
         factor = max(1.0, len(view.completions) / POOL)
         reply = self._call("inspect", request, seconds=self.caps.seconds * factor, services=services)

@@ -150,11 +150,19 @@ def _places(named: Sequence[Path], top_folder: str) -> tuple[dict[Path, str], di
         places[file] = "/".join((top_folder, top, *(file.relative_to(root).parts if root != file else ())))
     for name in source:
         if not PATH.fullmatch(name):
-            shown = name.removeprefix(f"{top_folder}/")
-            raise EntryError(
-                f"{shown} is not allowed in an entry; use only letters, digits and . _ - in names of files and folders"
-            )
+            raise EntryError(_not_allowed(name.removeprefix(f"{top_folder}/")))
     return places, source
+
+
+def wrong_name(file: Path) -> str:
+    """What is wrong with the names of a submitted file and of those that belong to it; empty if nothing is."""
+    root = file.parent.parent if is_of_package(file) else file.parent
+    names = (path.relative_to(root).as_posix() for path in source_files(file))
+    return next((_not_allowed(name) for name in names if not PATH.fullmatch(name)), "")
+
+
+def _not_allowed(name: str) -> str:
+    return f"{name} is not allowed in an entry; use only letters, digits and . _ - in names of files and folders"
 
 
 def _names(root: Path) -> Iterable[str]:

@@ -13,7 +13,7 @@ from thiefbench.defenses.base import DefenderView, Defense, Verdict
 from thiefbench.defenses.stages.base import StageCheck, StageVerdict, StageView
 from thiefbench.leaderboard.isolation import wire
 from thiefbench.leaderboard.isolation.frames import FrameError, packed, unpacked
-from thiefbench.leaderboard.isolation.guest_stream import describe, why_not_made
+from thiefbench.leaderboard.isolation.guest_stream import deep_copy, describe, why_not_made
 from thiefbench.leaderboard.isolation.isolated import DefenseError
 from thiefbench.leaderboard.isolation.limits import CAPS
 
@@ -73,8 +73,15 @@ class Unconfined(_Guarded, Defense):
 
     def inspect(self, view: DefenderView) -> list[Verdict]:
         """Its verdicts on a pool; raises DefenseError."""
+        return self._inspected(view, lambda: self._own)
+
+    def inspect_copy(self, view: DefenderView) -> list[Verdict]:
+        """As `inspect`, of a deep copy; raises DefenseError."""
+        return self._inspected(view, lambda: deep_copy(self._own))
+
+    def _inspected(self, view: DefenderView, asked: Callable[[], Defense]) -> list[Verdict]:
         began = time.monotonic()
-        verdicts = self._guarded("inspect", lambda: wire.given_verdicts(self._own.inspect(view)))
+        verdicts = self._guarded("inspect", lambda: wire.given_verdicts(asked().inspect(view)))
         self.seconds = time.monotonic() - began
         self.memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         try:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from thiefbench.defenses.answer_keys import KeyedCompletion, KeyedView, PublicSet, key_of, public_of
 from thiefbench.defenses.base import DefenderView, ItemFacts, PastRound, PoolCompletion, Verdict
 from thiefbench.defenses.rule_rewards import JudgedCompletion
@@ -253,7 +255,8 @@ def given_state(state: object) -> object:
     """What a guest's `state` returned, unchanged.
 
     Raises:
-        UserError: it holds a set, or a number that is not finite. The message says where.
+        UserError: it holds a set, a number that is not finite or one of numpy's, or a key that is no text. The message
+            says where.
     """
     waiting: list[tuple[str, object, int]] = [("state()", state, 0)]
     while waiting:
@@ -262,6 +265,11 @@ def given_state(state: object) -> object:
             raise UserError(f"{place} is {one}; a state is JSON, whose numbers are finite")
         if isinstance(one, set | frozenset):
             raise UserError(f"{place} is a set, which JSON does not have; return sorted(...) of it")
+        if isinstance(one, np.generic | np.ndarray) and not isinstance(one, float | str):
+            raise UserError(f"{place} is a numpy.{type(one).__name__}, which JSON does not have; return its .tolist()")
+        for key in one if isinstance(one, Mapping) else ():
+            if not isinstance(key, str):
+                raise UserError(f"{place} has the key {key!r:.60}, and keys of JSON are text; write str(...) of it")
         if depth > MAX_DEPTH:  # told by `is_plain`
             continue
         inside = one.items() if isinstance(one, Mapping) else enumerate(one) if isinstance(one, list | tuple) else ()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import numpy as np
@@ -313,6 +315,97 @@ class Window(Fine):
 
     def restore(self, state: dict[str, Any]) -> None:
         self.lengths = deque(state["lengths"])
+
+
+class CountsSenders(Fine):
+    """Forgets at a restart how much everybody has sent, which matters late, when it goes by places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: Counter[str] = Counter()
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        verdicts = []
+        for place, each in enumerate(view.completions):
+            self.sent[each.sender] += 1
+            verdicts.append(Verdict("drop") if self.sent[each.sender] > 300 and place % 3 == 0 else ACCEPT)
+        return verdicts
+
+
+_by_slot: dict[tuple[int, int, int], Verdict] = {}
+
+
+class CachesSlots(Fine):
+    """Gives a slot the verdict that whoever asked first got, in a variable of its module."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        return [
+            _by_slot.setdefault((view.round, each.group, each.index), Verdict("accept", float(each.length)))
+            for each in view.completions
+        ]
+
+
+class CannotBeCopied(Fine):
+    """Holds a lock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Decoys(Fine):
+    """Its deep copies, which attackers query, accept everything."""
+
+    decoy = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Decoys:
+        copied = type(self)()
+        copied.decoy = True
+        return copied
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        return [ACCEPT if self.decoy or sum(each.ids) % 4 else Verdict("drop") for each in view.completions]
+
+
+class StateOfNumpy(Fine):
+    """Returns one of numpy's numbers."""
+
+    def state(self) -> dict[str, Any]:
+        return {"rounds": np.int64(3)}
+
+
+class BansTheOdd(Fine):
+    """Forgets at a restart who sent an empty text or none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.banned: set[str] = set()
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        self.banned |= {each.sender for each in view.completions if each.refused or not each.text}
+        return [Verdict("drop") if each.sender in self.banned else ACCEPT for each in view.completions]
+
+
+class CountsStates(Fine):
+    """Accepts less, the more often its state was asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        return [Verdict("accept", float(self.asked)) for _ in view.completions]
+
+    def state(self) -> dict[str, Any]:
+        self.asked += 1
+        return {}
+
+
+class StartsThreads(Fine):
+    """Judges in threads."""
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(lambda each: ACCEPT, view.completions))
 
 
 class KeepsPolicy(Fine):

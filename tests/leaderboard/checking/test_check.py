@@ -30,10 +30,11 @@ from thiefbench.leaderboard.checking.check import (
     Subject,
     check,
 )
+from thiefbench.leaderboard.checking.probes import HOSTILE_TEXTS
 from thiefbench.leaderboard.checking.samples import RECIPES, ROUNDS, Sample, SampleRecipe, sample_of
 from thiefbench.leaderboard.checking.verdict_differences import alike
 from thiefbench.leaderboard.isolation import limits
-from thiefbench.leaderboard.isolation.isolated import Isolated
+from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS
 from thiefbench.tasks import sandbox
 from thiefbench.tasks.base import Sampling
@@ -213,7 +214,15 @@ def test_oracle_sees_labels_and_is_asked_no_further() -> None:
         ("RemembersFirst", "order changes nothing", "in round 4 .* by their content, not by their position"),
         ("PositionalAtSize", "order changes nothing", "by their content, not by their position"),
         ("Forgets", "continues after a restart", r"after restore\(state\(\)\), the state's entry 'rounds' differs; "),
-        ("KeysOfNumbers", "continues after a restart", r"after a restart at the end of round 1, accept with score 1; "),
+        ("KeysOfNumbers", "one valid verdict per completion", r"state\(\).* has the key .*, and keys of JSON are text"),
+        ("StateOfNumpy", "one valid verdict per completion", r"state\(\)\['rounds'\] is a numpy.int64, which JSON d"),
+        ("CountsSenders", "order changes nothing", "with the pools in another order, accept"),
+        ("CachesSlots", "equal views, equal verdicts", "deep copies attackers query, .*; keep state in the instance, "),
+        ("Decoys", "equal views, equal verdicts", "drop and, in a deep copy of the instance, accept; let copy.deep"),
+        ("CannotBeCopied", "equal views, equal verdicts", "copy.deepcopy of it fails .*; keep only what can be copied"),
+        ("BansTheOdd", "continues after a restart", "in round 7 .* after a restart at the end of round 6, accept"),
+        ("CountsStates", "equal views, equal verdicts", r"a second instance .*, and let state\(\) change nothing"),
+        ("StartsThreads", "one valid verdict per completion", "can't start new thread .*; a submission starts no th"),
         ("RemembersLong", "continues after a restart", "in round 62 .* after a restart at the end of round "),
         ("Judgeless", "can be constructed from its spec string, twice", "requires a judge and names none; set its at"),
         ("Hides", "continues after a restart", r"let state\(\) return all"),
@@ -241,8 +250,9 @@ def test_token_weights_are_alike_up_to_rounding(weights: tuple[float, ...] | Non
 
 def test_it_says_how_many_rounds_were_tried() -> None:
     found = findings(f"{SUBMISSIONS}:Fine")
-    judged = 48 + 10 * 12 + 50 * 6 + 384 + 24
-    assert found["one valid verdict per completion"].detail == f"{judged} completions of 1 swarm, in 64 rounds"
+    hostile, large = len(HOSTILE_TEXTS) + 2, 4 * 384
+    judged = 48 + 7 * 12 + hostile + 50 * 6 + large + 24
+    assert found["one valid verdict per completion"].detail == f"{judged:,} completions of 1 swarm, in 64 rounds"
     assert re.fullmatch(r"after rounds 1, 6 and \d\d", found["continues after a restart"].detail)
 
 
@@ -348,6 +358,13 @@ def submission(folder: Path, source: str) -> Path:
         ("from . import other", "line 1 of mine.py imports .; it may"),
         ("def f(:", "mine.py is not valid Python"),
         ("\0", "mine.py is not valid Python"),
+        ("import importlib as i\n\ni.import_module('torch.nn')\n", "line 3 of mine.py imports torch.nn; it may import"),
+        (
+            "from importlib.util import find_spec\nfind_spec('torch')\n",
+            "line 2 of mine.py imports torch; it may import",
+        ),
+        ("def f():\n    return __import__('torch')\n", "line 2 of mine.py imports torch; it may import only"),
+        ("import importlib\nname = 'json'\nx = importlib.import_module(name), importlib.import_module('csv')", ""),
     ],
 )
 def test_imports(tmp_path: Path, source: str, said: str) -> None:
@@ -387,6 +404,10 @@ def test_imports_for_type_checkers_are_free(tmp_path: Path, source: str, said: s
         ("def f(path):\n    return path.open(), path.open('r')\n", ""),
         ("import os, random\nfrom os import path\nx = os.path.join('a')\nrng = random.Random(3)\n", ""),
         ("import numpy as np\nx = np.random.default_rng(3).normal()\n", ""),
+        ("import numpy as np\nx = np.random.default_rng(None)\n", "numpy.random.default_rng() without a seed; draw"),
+        ("import numpy as np\nx = np.random.Generator(np.random.PCG64())\n", "numpy.random.PCG64() without a seed"),
+        ("import numpy as np\nx = np.random.Generator(np.random.PCG64(3))\n", ""),
+        ("import os\nx = os.environ['HOME']\n", "os.environ, whose values no verifier can repeat"),
         (
             "def f(view, random):\n    return view.time, view.rng.random(), random.x, open('a'), open('w', 'rb')\n",
             "",
@@ -433,6 +454,58 @@ def test_sizes_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "have 7 bytes, and at most 3 are allowed" in entry_validation.wrong_size(file)
     submission(tmp_path, "#" * (limits.FILE_BYTES + 1))
     assert "mine.py has 1,048,577 bytes" in entry_validation.wrong_size(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "said"),
+    [
+        (
+            "my file.py",
+            b"x = 1\n",
+            "my file.py is not allowed in an entry; use only letters, digits and . _ - in names",
+        ),
+        ("mine.py", b"# -*- coding: latin-1 -*-\n", "mine.py names the encoding iso-8859-1; write it in UTF-8"),
+        ("mine.py", b"x = 1\n# caf\xe9\n", "line 2 of mine.py is not in UTF-8; write all of it in UTF-8"),
+    ],
+)
+def test_what_no_entry_may_hold_is_told_before_anything_runs(
+    name: str, source: bytes, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(source)
+    first = next(iter(check(Subject(f"{tmp_path / name}:Mine", lambda: []))))
+    assert first.status == "FAILED"
+    assert first.detail.startswith(said)
+
+
+def reading(folder: Path, name: str) -> str:
+    """The spec string of a defense that reads a file of its folder while it is loaded."""
+    (folder / name).write_text("to be or not")
+    file = submission(
+        folder,
+        "from pathlib import Path\nfrom thiefbench.defenses.base import ACCEPT, Defense\n"
+        f"WORDS = (Path(__file__).parent / {name!r}).read_text()\nclass Mine(Defense):\n    name = 'mine'\n"
+        "    def inspect(self, view):\n        return [ACCEPT] * len(view.completions)\n",
+    )
+    return f"{file}:Mine"
+
+
+def test_data_beside_a_single_file_is_told(tmp_path: Path) -> None:
+    spec = reading(tmp_path, "words.txt")
+    with pytest.raises(
+        DefenseError, match=r"words\.txt.*; words\.txt exists, but a single file is submitted alone: put"
+    ):
+        Isolated(spec)
+    (tmp_path / "__init__.py").touch()
+    Isolated(spec)
+
+
+def test_data_that_no_entry_holds_is_told(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").touch()
+    first = next(iter(check(Subject(reading(tmp_path, "words.bin"), lambda: []))))
+    assert first.detail.startswith(
+        "mine.py names words.bin, which an entry does not hold; of a package's files, it holds"
+    )
+    assert next(iter(check(Subject(reading(tmp_path, "words.txt"), lambda: [])))).status == "ok"
 
 
 def test_weights_beside_the_file_are_readable_and_others_are_not(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_solutions_are_seen_only_with_an_oracle() -> None:
         ("Gives(what='few')", "0 submissions for 4 slots"),
         ("Gives(what='numbers')", "failed in poison: TypeError: a submission is text, token ids"),
         ("Gives(what='bytes')", "failed in poison: TypeError: a submission is text, token ids"),
-        ("Gives(what='huge')", "bytes of answer, and at most 1,048,576 are allowed"),
+        ("Gives(what='huge')", "bytes as JSON, and at most 1,048,576 are allowed"),
         ("Gives(what='long')", "200,000 characters in place of a text of at most 100,000"),
         ("Gives(what='tokens')", "token ids below"),
         ("Gives(what='surrogate')", "a text with half a character"),

@@ -112,8 +112,7 @@ def test_an_attack_that_keeps_something_is_played_in_full(tmp_path: Path) -> Non
     assert "copy 2" not in rehearsed(second)
 
 
-@pytest.mark.parametrize("seeds", ["announced", "beacon"])
-@pytest.mark.parametrize("topology", ["vertical", "horizontal"])
+@pytest.mark.parametrize(("seeds", "topology"), [("announced", "vertical"), ("beacon", "horizontal")])
 def test_seeds_and_topologies(seeds: Seeds, topology: Topology, tmp_path: Path) -> None:
     swarm = replace(of("none").swarm, seeds=seeds, topology=topology)
     found = shared_and_alone(tries("none", until(9), until(2), play="draws", swarm=swarm), tmp_path)
