@@ -90,8 +90,17 @@ def _check_suites(names: list[str] | str) -> list[str] | str:
     from thiefbench import registry
 
     for name in [names] if isinstance(names, str) else names:
-        if Path(name).suffix not in SUITE_FILES:
+        if Path(name).suffix in SUITE_FILES:
+            continue
+        try:
             registry.entry("suite", name)
+        except registry.SpecStringError as unknown:
+            if not Path(name).is_dir():
+                raise
+            endings = " or ".join(sorted(SUITE_FILES))
+            raise registry.SpecStringError(
+                f"{name} is a folder; write the name of a suite, or of a file that ends in {endings}"
+            ) from unknown
     return names
 
 

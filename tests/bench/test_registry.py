@@ -143,9 +143,16 @@ def test_a_file_without_a_class_is_told_its_classes(own: Path, monkeypatch: pyte
     assert sentence(error) == f"defense {named}: a file is named with its class; write mine.py:Mine or mine.py:Other"
 
 
-def test_a_file_without_a_class_that_is_not_there(own: Path) -> None:
+def test_a_file_without_a_class_or_that_is_none(own: Path) -> None:
     own.write_text("NOTHING = 0\n")
-    for written, said in ((own, f"write {own}:Class"), ("nowhere.py", "there is no file nowhere.py that can be read")):
+    empty = own.with_name("empty.py")
+    empty.touch()
+    for written, said in (
+        (own, f"write {own}:Class"),
+        ("nowhere.py", "there is no file nowhere.py"),
+        (empty, "the file defines no class, or cannot be read"),
+        (own.parent, "this is a folder; write the file in it and its class: FILE.py:Class"),
+    ):
         with pytest.raises(SpecStringError) as error:
             registry.make("attack", str(written))
         assert sentence(error).endswith(said)

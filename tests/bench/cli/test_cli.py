@@ -115,6 +115,7 @@ MISTYPED = {
     "run smoke --gap 0.2": "write --plan beside it",
     "run smok": "did you mean smoke?",
     "run nowhere.yaml": "there is no suite file nowhere.yaml",
+    "run .": ". is a folder; write the name of a suite, or of a file that ends in .yaml or .yml",
     "matrix smoke smok": "did you mean smoke?",
     "audit --task gsm_micro --attack txt": "did you mean text?",
     "replay pools.jsonl --defense logti": "did you mean logit?",
