@@ -53,6 +53,11 @@ SharedOption = Annotated[
     typer.Option(help="Directory of the board's published shared cells. Default: those of the installed package."),
 ]
 
+PlanOption = Annotated[
+    bool,
+    typer.Option("--plan", help="Check and run nothing; say how many cells are missing, and how long they take."),
+]
+
 _STYLES = {"ok": "green", "warning": "yellow", "FAILED": "bold red"}
 
 
@@ -168,6 +173,7 @@ def attack(
         Path | None, typer.Option(help="Archive of the defense's entry; needed only where the defense has weights.")
     ] = None,
     shared: SharedOption = None,
+    plan: PlanOption = False,
 ) -> None:
     """Check an attack, run it against a listed defense and write an entry of its own.
 
@@ -188,12 +194,15 @@ def attack(
         own = attacking.prepare_attack(
             entry, attack, credits, store, directory, target_archive=archive, shared=shared or SHARED
         )
+        for line in attacking.estimate(own):
+            (out if plan else err).print(escaped(line))
+        if plan:
+            return
         err.print("first the rules of `thiefbench leaderboard check-attack`, about a minute ...")
         if _ask_attack(own.spec):
             out.print(f"{escaped(attack)} is not ready: fix the rules marked FAILED")
             raise typer.Exit(FAILED)
         err.print(escaped(attacking.limits()))
-        err.print(escaped(f"{len(own.cells)} cells of {own.suite.title}; those that the store has are not run again"))
         with stoppable():
             records = attacking.run_attack(own, _print_rounds)
     except (AttackError, DefenseError) as error:
@@ -253,10 +262,7 @@ def submit(
             "fewer than all seeds it is listed, never ranked. Default: all seeds, in place of what it has.",
         ),
     ] = None,
-    plan: Annotated[
-        bool,
-        typer.Option("--plan", help="Check and run nothing; say how many cells are missing, and how long they take."),
-    ] = False,
+    plan: PlanOption = False,
 ) -> None:
     """Check a defense, run the suite with it and write a leaderboard entry.
 

@@ -157,14 +157,16 @@ def look_ahead(
     jobs = jobs_of(suite, cells, store, one_seed=True)
     missing = {spec: job for spec, job in jobs.items() if intact(job) is None}
     stages = tuple(_stage(jobs[spec]) for spec in taken_up(missing, share))
-    estimate = _estimate(stages, store, workers, play, share)
+    estimate = estimate_of(stages, store, workers, play, share)
     resolution = None if lacking(asdict(suite)) else _resolution(suite, jobs, store)
     note = threads_note(store, missing.values())
     return RunPlan(suite, tuple(cells), stages, workers, estimate, _disk(jobs.values()), resolution, share, note)
 
 
-def _estimate(stages: Sequence[Stage], store: Store, workers: int, play: bool, share: bool) -> Estimate:
-    """How long what is left takes."""
+def estimate_of(
+    stages: Sequence[Stage], store: Store, workers: int = 1, play: bool = False, share: bool = True
+) -> Estimate:
+    """How long what is left of cells takes; the arguments are as in `look_ahead`."""
     missing = [stage.spec for stage in stages]
     recorded = measured_here((each for each in store.records() if share or not rounds_taken(each)), missing)
     sources = [f"measured on {counted(len(recorded), 'stored cell')} of this machine"] if recorded else []
@@ -263,19 +265,33 @@ def plan_lines(plan: RunPlan, can_measure: bool = False) -> list[str]:
         f"{plan.suite.title}: {counted(len(plan.stages), 'cell')} to run, {cached} in the store already",
         plan.note,
     ]
-    who = "one process" if plan.workers == 1 else f"{plan.workers} workers"
-    if len(plan.stages) > plan.estimate.unknown:
-        source = plan.estimate.source if can_measure else plan.estimate.source.replace(_MEASURE_HINT, "")
-        lines.append(f"{write_span(plan.estimate.seconds)} with {who}, {source}")
-    if plan.estimate.unknown:
-        which = "" if plan.estimate.unknown == len(plan.stages) else f" of {plan.estimate.unknown} of them"
-        how = "; --measure runs two of them here" if can_measure else ""
-        lines.append(f"how long the rounds{which} take is not known{how}")
+    lines += time_lines(plan.estimate, len(plan.stages), plan.workers, can_measure)
     if plan.share and len(plan.stages) > 1:
         lines.append("less if defenses reach equal verdicts, because cells then share rounds")
     if plan.disk is not None:
         lines.append(f"about {plan.disk / 1e6:.1f} MB on disk in the end")
     return [line for line in lines if line]
+
+
+def time_lines(estimate: Estimate, missing: int, workers: int = 1, can_measure: bool = False) -> list[str]:
+    """How long cells take, as lines.
+
+    Args:
+        estimate: of all of them.
+        missing: how many they are.
+        workers: processes that would share them.
+        can_measure: whether the command has the option --measure.
+    """
+    lines = []
+    who = "one process" if workers == 1 else f"{workers} workers"
+    if missing > estimate.unknown:
+        source = estimate.source if can_measure else estimate.source.replace(_MEASURE_HINT, "")
+        lines.append(f"{write_span(estimate.seconds)} with {who}, {source}")
+    if estimate.unknown:
+        which = "" if estimate.unknown == missing else f" of {estimate.unknown} of them"
+        how = "; --measure runs two of them here" if can_measure else ""
+        lines.append(f"how long the rounds{which} take is not known{how}")
+    return lines
 
 
 def write_span(seconds: Span) -> str:

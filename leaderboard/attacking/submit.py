@@ -44,10 +44,15 @@ from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.submit import Credits
 from thiefbench.loading import names_module
 from thiefbench.suite.analysis.ranking import anchor_of
+from thiefbench.suite.estimates.eta import Stage
+from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.execution.cell_run import Progress
+from thiefbench.suite.execution.checkpoints import checkpointed
+from thiefbench.suite.run_plan import estimate_of, time_lines
 from thiefbench.suite.scenario import CellSpec, Suite
-from thiefbench.suite.store.records import Record, Store, file_sha256
+from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, file_sha256, identify
 from thiefbench.tasks.text import one_line
+from thiefbench.wording import counted
 
 Watch = Callable[[str], Progress]
 """A cell's name -> receives the progress of its rounds."""
@@ -216,6 +221,35 @@ def guarded_of(entry: Entry, archive: Path | None, folder: Path, specs: Sequence
         unpacked(part, deliveries, scratch / "archive", [spec for spec in specs if spec.seed in part.manifest.seeds])
     spec = restage(entry, scratch / "archive" / "weights", scratch / "staged")
     return Guarded(manifest.defense, spec, manifest.source_sha256, isolated=True)
+
+
+def estimate(own: AttackSubmission) -> list[str]:
+    """How many cells to run and how long they take, as lines for the author.
+
+    Raises:
+        DefenseError: a defense that it is run against cannot be made.
+    """
+    identities: dict[str, Identities] = {}
+    stages = []
+    for each in own.cells:
+        slug = each.target.slug if each.target else ""
+        if slug not in identities:
+            identities[slug] = Identities(own.factory.against(own.guarded.get(slug)))
+        directory = own.store.cell(identify(identities[slug].of(each.spec)))
+        if not _is_finished(directory):
+            stages.append(Stage(each.spec, each.spec.rounds, checkpointed(directory)))
+    cached = len(own.cells) - len(stages)
+    first = f"{own.suite.title}: {counted(len(stages), 'cell')} to run, {cached} in the store already"
+    return [first, *time_lines(estimate_of(stages, own.store), len(stages))]
+
+
+def _is_finished(directory: CellDir) -> bool:
+    """As `run_attack_cell` sees it."""
+    try:
+        record = directory.read()
+    except BrokenRecordError:
+        return False
+    return record is not None and record.status == "ok"
 
 
 def run_attack(own: AttackSubmission, watch: Watch) -> list[Record]:

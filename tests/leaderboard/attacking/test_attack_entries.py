@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -129,6 +130,15 @@ def test_the_cost_and_the_completions_are_in_it(hums: Attacked) -> None:
     assert [cost.sent for cost in costs] == [0, 0, 32, 32], "8 slots in each of 4 rounds"
     sent = next(each for each in hums.entry.examples if each.kind == "sent")
     assert sent.payload["letters"] in sent.text
+
+
+def test_a_plan_counts_what_is_missing(hums: Attacked, listed: Made) -> None:
+    seeds = len(suite().seeds)
+    (planned,) = attacking.estimate(submitted(listed, "Hums"))
+    assert planned == f"{suite().title}: 0 cells to run, {4 * seeds} in the store already"
+    planned, *pace = attacking.estimate(submitted(listed, "Samples", "Another"))
+    assert planned == f"{suite().title}: {4 * seeds} cells to run, 0 in the store already"
+    assert re.search(r"with one process, measured on \d+ stored cells of this machine$", pace[0]), pace
 
 
 def test_the_same_command_gives_the_same_bytes(listed: Made, hums: Attacked) -> None:
