@@ -92,10 +92,10 @@ def unnamed_class(kind: str, name: str) -> str:
     """
     file = name if name.endswith(".py") else f"{name}.py"
     if not (source := _source(file)):
-        if Path(file).is_file() and file == name:
-            return f"{kind} {name}: the file defines no class, or cannot be read"
         if file == name:
-            return f"{kind} {name}: there is no file {file}"
+            is_there = Path(file).expanduser().is_file()
+            why = "the file defines no class, or cannot be read" if is_there else f"there is no file {file}"
+            return f"{kind} {name}: {why}"
         folder = set(name) & {".", "/", "~"} and Path(name).expanduser().is_dir()
         return f"{kind} {name}: this is a folder; write the file in it and its class: FILE.py:Class" if folder else ""
     classes = dict.fromkeys(_CLASS.findall(source))

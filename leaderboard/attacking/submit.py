@@ -229,12 +229,12 @@ def estimate(own: AttackSubmission) -> list[str]:
     Raises:
         DefenseError: a defense that it is run against cannot be made.
     """
-    identities: dict[str, Identities] = {}
+    factory, identities = own.factory, dict[str, Identities]()
     stages = []
     for each in own.cells:
         slug = each.target.slug if each.target else ""
         if slug not in identities:
-            identities[slug] = Identities(own.factory.against(own.guarded.get(slug)))
+            identities[slug] = Identities(factory.against(own.guarded.get(slug)))
         directory = own.store.cell(identify(identities[slug].of(each.spec)))
         if not _is_finished(directory):
             stages.append(Stage(each.spec, each.spec.rounds, checkpointed(directory)))

@@ -28,7 +28,7 @@ from thiefbench.tasks.sandbox_session import DeadlineExceeded, Host, Session, Se
 
 _MAKING = "making it"
 _REFUSED = ("RuntimeError: can't start new thread", "PermissionError: [Errno 1] Operation not permitted")
-"""How errors begin in a guest that starts a thread or a process."""
+"""How errors begin in a guest that starts a thread or a process, or opens a socket."""
 LONGEST_NAME = 200
 """Characters of a guest's name."""
 
@@ -170,7 +170,7 @@ class Guest:
         if why.startswith(MemoryError.__name__):
             why += f"; it may use {self.caps.memory >> 20:,} MiB"
         if why.startswith(_REFUSED):
-            why += "; a submission starts no threads and no processes"
+            why += "; a submission starts no threads and no processes, and opens no connections"
         why += self._left_behind(why)
         if what == _MAKING:
             self._end(f"the {self.kind} cannot be constructed: {why}")
