@@ -19,6 +19,7 @@ from tests.benchmarks.device.speed import least_seconds
 from tests.benchmarks.device.swarms import agrees
 
 
+@pytest.mark.slow
 def test_all_parts_run_and_leave_one_file_and_one_page(tmp_path: Path) -> None:
     assert main(["--all", "--tiny", "--out", str(tmp_path)], None) == 0
     results: dict[str, Any] = json.loads((tmp_path / "device.json").read_text())

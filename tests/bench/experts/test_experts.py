@@ -11,6 +11,7 @@ import torch
 
 from tests.bench import tiny
 from tests.bench.tiny import Watcher
+from tests.variants import at_length
 from thiefbench.engine.heterogeneity import ChurnSpec, NodeClass
 from thiefbench.engine.population import Population
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
@@ -135,7 +136,7 @@ def test_one_model_has_no_leading_expert(tmp_path: Path) -> None:
         assert not [name for name in record.scores if name.startswith("own_expert")]
 
 
-@pytest.mark.parametrize("experts", [CLASSIFIER, ExpertsSpec(prior_sequences=4), TOGETHER])
+@pytest.mark.parametrize("experts", [CLASSIFIER, *at_length(ExpertsSpec(prior_sequences=4), TOGETHER)])
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path, experts: ExpertsSpec) -> None:
     of = suite(experts, rounds=4)
     tiny.run(of, tmp_path / "whole")

@@ -12,6 +12,7 @@ import torch
 
 from tests.bench import tiny
 from tests.bench.averaging.test_averaging import PARITY
+from tests.variants import at_length
 from thiefbench.engine.learning.cohort import DivergedError
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
@@ -253,7 +254,8 @@ def test_what_an_attack_gets_wrong_is_said(attack: str, error: type[Exception], 
 
 
 @pytest.mark.parametrize(
-    "check", [f"{LIARS}:Counts(round=3)", "stage_monitor(warmup=2)", "recomputation", "neighbour_distance"]
+    "check",
+    ["recomputation", *at_length(f"{LIARS}:Counts(round=3)", "stage_monitor(warmup=2)", "neighbour_distance")],
 )
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path, check: str) -> None:
     of = suite(check, rounds=5, skip=0.25, losses=0.3, microbatches=2)

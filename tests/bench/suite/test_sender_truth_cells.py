@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.tiny import PLUGINS, Attacked, cells, opened_cell, run, same, stopped_and_resumed, suite
+from tests.variants import at_length
 from thiefbench import registry
 from thiefbench.engine.backends.recorded import RecordedSwarm
 from thiefbench.engine.model.policy import Policy
@@ -62,14 +63,14 @@ def test_completions_are_stored_with_what_they_were_scored_by(tmp_path: Path) ->
     assert any(row.payload and row.reward == 1 for row in rows)
 
 
-@pytest.mark.parametrize("attack", [FORGES, DRAWS])
+@pytest.mark.parametrize("attack", [DRAWS, *at_length(FORGES)])
 def test_a_cell_that_is_stopped_goes_on(attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
     of = forged("reputation(defense='random(rate=0.5)')", attack=attack)
     stopped_and_resumed(of, tmp_path)
 
 
-@pytest.mark.parametrize("attack", [FORGES, DRAWS])
+@pytest.mark.parametrize("attack", [DRAWS, *at_length(FORGES)])
 def test_cells_share_rounds_until_their_verdicts_differ(attack: str, tmp_path: Path) -> None:
     both, second = forged("none", "public_items", attack=attack), forged("public_items", attack=attack)
     run(both, tmp_path / "shared")

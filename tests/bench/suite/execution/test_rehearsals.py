@@ -24,6 +24,7 @@ from tests.bench.suite.execution.test_shared import (
     until,
 )
 from tests.bench.tiny import Watcher, flip, run
+from tests.variants import at_length
 from thiefbench import registry
 from thiefbench.attacks import auto
 from thiefbench.engine.backends import local
@@ -71,7 +72,7 @@ def test_a_rehearsal_follows_as_far_as_it_goes_the_same_way(tmp_path: Path) -> N
     assert rehearsed(some).startswith("copy 1: 1-1"), rehearsed(some)
 
 
-@pytest.mark.parametrize("play", ["half", "draws", "asks"])
+@pytest.mark.parametrize("play", ["draws", *at_length("half", "asks")])
 def test_the_rounds_after_it_are_shared_whatever_is_played(play: str, tmp_path: Path) -> None:
     swarm = tries("none", until(9), until(2), names="half draws asks", play=play, rounds=4)
     _, never, second = shared_and_alone(swarm, tmp_path)
@@ -79,7 +80,7 @@ def test_the_rounds_after_it_are_shared_whatever_is_played(play: str, tmp_path: 
     assert 2 not in taken(second)
 
 
-@pytest.mark.parametrize("defense", ["reject_all", "random(rate=0.4)", "logit", f"{FILE}:Clock"])
+@pytest.mark.parametrize("defense", ["logit", *at_length("reject_all", "random(rate=0.4)", f"{FILE}:Clock")])
 def test_other_defenses(defense: str, tmp_path: Path) -> None:
     clock = "Clock" in defense
     swarm = tries("none", defense, until(9))
@@ -112,7 +113,7 @@ def test_an_attack_that_keeps_something_is_played_in_full(tmp_path: Path) -> Non
     assert "copy 2" not in rehearsed(second)
 
 
-@pytest.mark.parametrize(("seeds", "topology"), [("announced", "vertical"), ("beacon", "horizontal")])
+@pytest.mark.parametrize(("seeds", "topology"), [("beacon", "horizontal"), *at_length(("announced", "vertical"))])
 def test_seeds_and_topologies(seeds: Seeds, topology: Topology, tmp_path: Path) -> None:
     swarm = replace(of("none").swarm, seeds=seeds, topology=topology)
     found = shared_and_alone(tries("none", until(9), until(2), play="draws", swarm=swarm), tmp_path)
@@ -137,7 +138,7 @@ class Killed(BaseException):
     """As if the process ended here."""
 
 
-@pytest.mark.parametrize("writes", [1, 4, 11, 20])
+@pytest.mark.parametrize("writes", [4, *at_length(1, 11, 20)])
 def test_a_cell_killed_while_it_rehearses_finds_its_rounds(
     writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +173,7 @@ def test_a_cell_killed_while_it_rehearses_finds_its_rounds(
     assert played == writes // 2, "what was finished is kept"
 
 
-@pytest.mark.parametrize("damage", ["flip", "delete", "half", "all"])
+@pytest.mark.parametrize("damage", ["flip", "all", *at_length("delete", "half")])
 def test_files_that_are_damaged_or_gone_cost_time_only(damage: str, tmp_path: Path) -> None:
     swarm, store = tries("none", until(9)), tmp_path / "shared"
     run(tries("none"), store)

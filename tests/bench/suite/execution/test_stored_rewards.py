@@ -153,6 +153,7 @@ def test_cells_that_share_all_rounds_ask_no_judge(tmp_path: Path, monkeypatch: p
     same(second, tmp_path / "shared", tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_what_an_attacker_tries_is_stored_for_cells_that_go_on_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
