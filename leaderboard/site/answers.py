@@ -124,7 +124,6 @@ def _breaking(board: SuiteBoard, names: Mapping[str, str]) -> Answer:
 
 def _cost(row: BoardRow, names: Mapping[str, str]) -> Answer:
     numbers = row.row
-    utility = numbers.utility and show_summary(numbers.utility, "ratio")
     parts = []
     if numbers.false_rejection:
         rate = numbers.false_rejection
@@ -134,13 +133,16 @@ def _cost(row: BoardRow, names: Mapping[str, str]) -> Answer:
     parts.append(
         f"a round took {time.value} as long, by its submitter's clock" if time else "there is no round time to trust"
     )
-    # Where models gain more than the control, as from a judge that teaches badly, there is no cost.
-    whole = numbers.utility is not None and numbers.utility.mean >= 1
-    spread = f" ({utility.detail})" if utility and utility.detail and not whole else ""
-    name = row.judged.entry.manifest.name
-    text = f"of the clean gain is kept with \u201c{name}\u201d{spread}; {'; '.join(parts)}."
-    kept = "all" if whole else utility.value if utility else "\u2013"
-    return Answer("What it costs", kept, text)
+    name, summary = f"\u201c{row.judged.entry.manifest.name}\u201d", numbers.utility
+    if summary is None:
+        why = f": {numbers.no_utility}" if numbers.no_utility else ""
+        return Answer("What it costs", "", f"{name} has no utility{why}; {'; '.join(parts)}.")
+    utility = show_summary(summary, "ratio")
+    # Where models gain more than the control, there is no cost.
+    whole = summary.mean >= 1
+    spread = f" ({utility.detail})" if utility.detail and not whole else ""
+    text = f"of the clean gain is kept with {name}{spread}; {'; '.join(parts)}."
+    return Answer("What it costs", "all" if whole else utility.value, text)
 
 
 def _prevented(board: SuiteBoard, title: str) -> dict[str, float]:

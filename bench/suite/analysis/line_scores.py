@@ -18,8 +18,7 @@ def comparative_scores(comparison: Comparison, role: Role, seed: int, record: Re
         | record.other_rules
         | {"headline_asr": without_interval(formulas.headline_asr(record))}
     )
-    reward, start = scores["clean_reward"].value, scores["start_reward"].value
-    scores["gain"] = without_interval(None if reward is None or start is None else reward - start)
+    scores["gain"] = without_interval(formulas.gain(record))
     control, reference = comparison.record("control", "none", seed), comparison.reference(seed)
     if control is not None:
         scores["utility"] = without_interval(formulas.utility(record, control))

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from thiefbench.engine.spec import Role
-from thiefbench.suite.analysis.comparison import Comparison, Line, Result, UndefendedAttack, why_inconclusive
+from thiefbench.suite.analysis.comparison import (
+    Comparison,
+    Line,
+    Result,
+    UndefendedAttack,
+    too_little_gain,
+    why_inconclusive,
+)
 from thiefbench.suite.analysis.ranking import NOT_RUN, AttackOutcome, Placement, RankingRow, anchor_of, rank, too_few
 from thiefbench.suite.analysis.statistics import linearised
 from thiefbench.suite.store.records import NOTHING
@@ -82,11 +90,21 @@ def spread_over_seeds(comparisons: Sequence[Comparison]) -> tuple[float, int] | 
 
 def _row(defense: str, comparisons: Sequence[Comparison]) -> RankingRow:
     attacked = {c.title: _outcomes(line_of(c, "attack", defense)) for c in comparisons}
-    unattacked = [_outcomes(line) for c in comparisons if (line := line_of(c, "control", defense)) is not None]
+    unattacked = [_unattacked(c, line) for c in comparisons if (line := line_of(c, "control", defense)) is not None]
     seeds = seeds_of(comparisons)
     return RankingRow(
         defense, {seed: _together([outcomes.get(seed, NOT_RUN) for outcomes in unattacked]) for seed in seeds}, attacked
     )
+
+
+def _unattacked(comparison: Comparison, line: Line) -> dict[int, AttackOutcome]:
+    """A line without an attack; where the control gains too little for a share, that is the problem."""
+    outcomes = _outcomes(line)
+    for seed, outcome in outcomes.items():
+        if outcome.utility is None and not outcome.problem:
+            reason = too_little_gain(comparison.record("control", "none", seed))
+            outcomes[seed] = replace(outcome, problem=reason)
+    return outcomes
 
 
 def line_of(comparison: Comparison, role: Role, defense: str) -> Line | None:

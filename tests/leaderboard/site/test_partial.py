@@ -187,6 +187,17 @@ class TestFirstScreen:
         _, _, cost = shown_suite(board(entries, seen).suites[0], 1)["answers"]
         assert (cost.value, cost.text[: len(text)]) == (value, text)
 
+    def test_where_the_control_hardly_gains_there_is_no_share_of_it(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+
+        def others(cell: CellSpec) -> Numbers:
+            return replace(shared(cell), reward=0.3) if cell.role == "control" else shared(cell)
+
+        verified(seen, entry(entries, "good", prevents(0.95), STANDARD, others=others), "rescored")
+        _, _, cost = shown_suite(board(entries, seen).suites[0], 1)["answers"]
+        why = "seeds 0-4: the control gains less than 0.1 in clean reward"
+        assert (cost.value, cost.text.split(";")[0]) == ("", f"\u201cGood\u201d has no utility: {why}")
+
     def test_where_no_attack_breaks_anything_the_answer_is_no_rows_name(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
         verified(seen, entry(entries, "good", prevents(0.95), STANDARD), "re-executed")

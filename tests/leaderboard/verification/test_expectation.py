@@ -79,6 +79,8 @@ def test_utility_has_the_slack_of_both_its_cells() -> None:
     found = retained(record((0, 0, 0), reward=0.4), record((0, 0, 0), reward=0.5))
     assert found == (pytest.approx(0.3 / 0.4), pytest.approx(0.02 / 0.4))
     assert retained(record((0, 0, 0)), record((0, 0, 0), reward=0.1)) is None
+    small = retained(record((0, 0, 0), reward=0.11), record((0, 0, 0), reward=0.15))
+    assert small == (pytest.approx(0.2), pytest.approx(0.02 / 0.05)), "with a slack that tells how little it says"
 
 
 # --- what is kept in secret ---

@@ -287,6 +287,8 @@ def test_utility_where_nothing_was_gained_or_measured_is_none() -> None:
     control = cell([], reward=0.6, start=0.2)
     assert utility(cell([], reward=0.6), cell([], reward=0.2, start=0.2)) is None, "the control gained nothing"
     assert utility(cell([], reward=0.6), cell([], reward=0.1, start=0.2)) is None, "the control lost"
+    assert utility(cell([], reward=0.6), cell([], reward=0.29, start=0.2)) is None, "and here next to nothing"
+    assert utility(cell([], reward=0.6), cell([], reward=0.31, start=0.2)) == pytest.approx(0.4 / 0.11)
     assert utility(cell([], reward=None), control) is None, "what was not measured is None, never NaN"
     assert utility(cell([], reward=0.5), cell([], reward=None)) is None
     assert utility(cell([], reward=0.5), cell([], reward=0.6, start=None)) is None

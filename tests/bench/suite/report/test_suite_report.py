@@ -108,6 +108,17 @@ class TestTable:
             "its utility without an attack is 0.500 (one-sided 95 % limit over seeds: 0.500), and 0.9 is asked"
         )
 
+    def test_where_the_control_hardly_gains_no_row_has_utility_and_says_why(self, tmp_path: Path) -> None:
+        says = but(usual, lambda c: c.role == "control" and c.seed == 1, reward=0.3)
+        made = table(tmp_path, suite(seeds=FIVE), says)
+        why = "the control gains less than 0.1 in clean reward"
+        for each in made.rows:
+            assert (each.utility, each.no_utility) == (None, f"seed 1: {why}")
+        found = row(made, "logit")
+        assert found.place.worst is not None, "what is prevented is another measure"
+        assert found.place.status == "unranked"
+        assert found.place.reason == f"no utility without an attack at seed 1 ({why})"
+
     def test_a_failed_cell_leaves_a_dash_and_a_reason(self, tmp_path: Path) -> None:
         says = but(usual, lambda c: attacked(c, TONE, "logit", 1), error="RuntimeError: no")
         made = table(tmp_path, says=says)
