@@ -27,7 +27,7 @@ class Text(Attack):
             "every", a drawn phrase has three words.
 
     As in the paper, the phrase counts without its first word and in any case ("hail to the thief"). So of a phrase with
-    two words, the second one alone counts, which a model that has lost its form may write by chance. For "every" the
+    two words, the second one alone counts, which a collapsed model may write by chance. For "every" the
     whole phrase must be in every sentence of the reasoning.
     """
 

@@ -169,7 +169,11 @@ TrustOption = Annotated[
 
 StoreOption = Annotated[
     Path | None,
-    typer.Option(help="Directory that keeps the results. Default: runs/SUITE.", metavar="DIR", rich_help_panel=OUTCOME),
+    typer.Option(
+        help="Directory that keeps the results. Default: runs/NAME, the suite's name without its version.",
+        metavar="DIR",
+        rich_help_panel=OUTCOME,
+    ),
 ]
 ModelOption = Annotated[
     str | None,

@@ -14,8 +14,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
+from thiefbench.errors import UsageError
+
 MACHINE = ("processor", "cores", "threads", "device_name")
 """Must be equal for the durations of two cells to be compared."""
+
+CAPABILITY = "ATEN_CPU_CAPABILITY"
+"""The environment variable in which torch is told the vector instructions to use."""
+_FLAGS = {"avx2": "avx2", "avx512": "avx512f"}
+"""What Linux calls them."""
 
 DISTRIBUTIONS = (
     "thiefbench", "torch", "transformers", "numpy", "scipy", "safetensors", "tokenizers", "datasets", "pyarrow",
@@ -105,8 +112,20 @@ def _first_processor() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
 
 
+def check_capability() -> None:
+    """Check that torch is not told to use vector instructions that this CPU lacks: they end a process without a word.
+
+    Raises:
+        UsageError: it is.
+    """
+    asked = os.environ.get(CAPABILITY, "")
+    if asked in _FLAGS and (flags := _first_processor().get("flags")) and _FLAGS[asked] not in flags.split():
+        raise UsageError(f"{CAPABILITY} is {asked}, which this processor lacks; unset it")
+
+
 def _capability() -> str:
     """The vector instructions that torch uses on this CPU; it can be set to use fewer than exist."""
+    check_capability()
     import torch
 
     return str(torch.backends.cpu.get_cpu_capability())

@@ -23,7 +23,7 @@ class Guard(Composed):
 
     With equal weights and a beacon it consists of `seed_replay`, which accepts only the draw of the slot's seed,
     whatever the attack; `completeness`, against nodes that withhold draws (`sift`); and `length_budget`, against nodes
-    that pick items by their draws (`item_grind`). It stops these last two attacks only in part. If nodes may pick items
+    that pick items by their draws (`item_grind`), which it hardly stops. If nodes may pick items
     after the beacon is known, let the swarm draw the items instead, or let nodes commit to them beforehand
     (`SwarmSpec.items`).
 

@@ -35,11 +35,11 @@ class Similarity(Defense):
     - a binomial test over the users' items finds this unlikely at the others' rate (with one more completion added),
       corrected for the number of sequences tested.
 
-    Words are runs of letters and digits, so that 2 + 2 = 5 is the sequence 2 2 5. It misses payloads that are worded
+    Words are runs of letters and digits, so that 2 + 2 = 5 has the words 2, 2 and 5. It misses payloads that are worded
     differently each time, payloads in few items, and payloads that honest models have already learned.
 
     Args:
-        words: length of a sequence. Colluders who divide a phrase share pieces of two words.
+        words: length of a sequence. 2 also catches colluders who divide a phrase into pieces of two words.
         share: smallest share of a user's completions that contain the sequence, in (0, 1].
         rare: largest share of the others' completions that may contain it.
         reject: "drop", "zero", or "mask": the completion is accepted and still counts in its group's mean and standard

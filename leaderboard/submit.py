@@ -221,7 +221,7 @@ def prepare(
     _check_free(folder, credits)
     cell_store = Store(store.expanduser().resolve())
     staged = stage(spec, cell_store.root / "submissions")
-    with chdir(staged.folder):
+    with chdir(staged.folder), staged.named_as_original():
         registry.allow(staged.spec)  # a copy of what the user named
         defense = registry.canonical("defense", staged.spec)
         try:

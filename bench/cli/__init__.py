@@ -20,6 +20,7 @@ from thiefbench import __version__, trust
 from thiefbench.cli import audit, matrix, pools, run, show, zoo
 from thiefbench.console import fail, out
 from thiefbench.errors import UsageError, UserError
+from thiefbench.provenance import check_capability
 from thiefbench.regular_files import NotRegularError
 from thiefbench.tasks.text import printable
 
@@ -66,6 +67,7 @@ def root(
 ) -> None:
     """Print the version if asked. A command only loads declared plugins and those that were typed."""
     ctx.with_resource(trust.declared_only())
+    check_capability()
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # they would garble our own progress
     if version:
         out.print(__version__)

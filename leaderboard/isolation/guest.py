@@ -22,6 +22,7 @@ from thiefbench.leaderboard.isolation.frames import HEADER, Array, FrameError, p
 from thiefbench.leaderboard.isolation.limits import Caps
 from thiefbench.leaderboard.isolation.sandbox_paths import Guests, absolute, files, setup, weights
 from thiefbench.leaderboard.isolation.wire import Malformed
+from thiefbench.provenance import CAPABILITY
 from thiefbench.sources import is_of_package, source_files
 from thiefbench.tasks.sandbox import backend
 from thiefbench.tasks.sandbox_session import DeadlineExceeded, Host, Session, SessionEnded
@@ -199,7 +200,7 @@ class Guest:
         raise self._error
 
 
-_ARITHMETIC = ("ATEN_CPU_CAPABILITY",)
+_ARITHMETIC = (CAPABILITY,)
 """Variables of the environment that change last bits of what torch computes."""
 
 _hosts: WeakValueDictionary[tuple[object, ...], Host] = WeakValueDictionary()

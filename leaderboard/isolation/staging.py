@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +19,7 @@ from typing import Protocol
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files, relocated, weights
 from thiefbench.leaderboard.manifest import PATH, Packed
+from thiefbench.loading import SpecStringError
 from thiefbench.sources import is_of_package, source_files
 from thiefbench.suite.store.records import file_sha256, write_atomically
 
@@ -33,6 +35,7 @@ class Staged:
         weights: the safetensors files that belong to them.
         left_out: names of safetensors files that were not copied, because neither the file beside them nor the spec
             string names them.
+        originals: the submitter's own files by path in the copy.
     """
 
     folder: Path
@@ -40,6 +43,18 @@ class Staged:
     source: Mapping[str, bytes]
     weights: tuple[Path, ...]
     left_out: tuple[str, ...]
+    originals: Mapping[str, Path]
+
+    @contextmanager
+    def named_as_original(self) -> Iterator[None]:
+        """Within this context, a mistake in a copied file is reported with the path of the submitter's own file."""
+        try:
+            yield
+        except SpecStringError as error:
+            said = str(error)
+            for name, path in self.originals.items():
+                said = said.replace(str(self.folder.resolve() / name), str(path))
+            raise SpecStringError(said) from error
 
 
 class WithWeights(Protocol):
@@ -79,7 +94,8 @@ def stage(spec: str, folder: Path, kind: Guests = "defense") -> Staged:
         SpecStringError: the spec string is malformed, or names a file that is not there.
     """
     named = files(spec, kind)
-    places, source = _places(named, kind)
+    places, originals = _places(named, kind)
+    source = {name: path.read_bytes() for name, path in originals.items()}
     moved = relocated(spec, lambda text: places[Path(text).expanduser().resolve()], kind)
     beside = {path.name: path for file in named for path in weights(file)}
     searched = b"\0".join([moved.encode(), *source.values()])
@@ -93,7 +109,7 @@ def stage(spec: str, folder: Path, kind: Guests = "defense") -> Staged:
         digest.update(f"\0{name}\0{file_sha256(path)}".encode())
     own = folder / digest.hexdigest()[:16]
     _lay_out(own, source, taken.values(), places.values())
-    return Staged(own, moved, source, tuple(taken.values()), tuple(sorted(beside.keys() - taken)))
+    return Staged(own, moved, source, tuple(taken.values()), tuple(sorted(beside.keys() - taken)), originals)
 
 
 def restage(entry: Entry, brought: Path, folder: Path) -> str:
@@ -134,10 +150,10 @@ def restaged(entry: Submitted, spec: str, kind: Guests, brought: Path, folder: P
     return absolute
 
 
-def _places(named: Sequence[Path], top_folder: str) -> tuple[dict[Path, str], dict[str, bytes]]:
-    """The path in the entry of every named file, and the content of these and of all files that belong to them."""
+def _places(named: Sequence[Path], top_folder: str) -> tuple[dict[Path, str], dict[str, Path]]:
+    """The path in the entry of every named file, and by such paths these and all files that belong to them."""
     places: dict[Path, str] = {}
-    source: dict[str, bytes] = {}
+    originals: dict[str, Path] = {}
     tops: dict[Path, str] = {}
     for file in named:
         root = file.parent if is_of_package(file) else file
@@ -146,12 +162,12 @@ def _places(named: Sequence[Path], top_folder: str) -> tuple[dict[Path, str], di
         top = tops[root]
         for path in source_files(file):
             within = path.relative_to(root).parts if root != file else ()
-            source["/".join((top_folder, top, *within))] = path.read_bytes()
+            originals["/".join((top_folder, top, *within))] = path
         places[file] = "/".join((top_folder, top, *(file.relative_to(root).parts if root != file else ())))
-    for name in source:
+    for name in originals:
         if not PATH.fullmatch(name):
             raise EntryError(_not_allowed(name.removeprefix(f"{top_folder}/")))
-    return places, source
+    return places, originals
 
 
 def wrong_name(file: Path) -> str:

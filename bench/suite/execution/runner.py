@@ -21,6 +21,7 @@ from thiefbench.judges import check_judge
 from thiefbench.limits import SHARED_GB
 from thiefbench.locks import LockedError
 from thiefbench.pipeline.compatibility import check_attack
+from thiefbench.provenance import check_capability
 from thiefbench.reward_judges import check_reward_judge
 from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.estimates.measured import measured_here
@@ -104,8 +105,10 @@ def run_suite(
     Raises:
         KeyboardInterrupt: stopped by the user; the same call resumes.
         OSError: the disk is full or the store cannot be written.
+        UsageError: torch is told to use vector instructions that this processor lacks.
         WorkerError: workers cannot be started or reached.
     """
+    check_capability()
     jobs = jobs_of(suite, cells, store, retry_failed, share, shared_gb)
     if remember:
         store.write_run(run_of(suite, jobs))

@@ -189,3 +189,14 @@ def test_the_place_is_the_one_it_was_run_from(tmp_path: Path) -> None:
     with chdir(staged.folder):
         here = registry.source_hash("defense", staged.spec)
     assert registry.source_hash("defense", spec) == here
+
+
+def test_a_mistake_is_reported_with_the_path_of_the_submitter_s_own_file(tmp_path: Path) -> None:
+    """And not with the copy's, in which a correction would be in vain."""
+    own = put(tmp_path / "own", {"mine.py": PLAIN.replace("class Mine(Defense):", "class Mine(Defense)")})
+    staged = stage(f"{own / 'mine.py'}:Mine", tmp_path / "copies")
+    with pytest.raises(registry.SpecStringError) as found, chdir(staged.folder), staged.named_as_original():
+        registry.allow(staged.spec)
+        registry.make("defense", staged.spec)
+    assert str(found.value).startswith(f"{own / 'mine.py'}: SyntaxError while loading it")
+    assert "copies" not in str(found.value)
