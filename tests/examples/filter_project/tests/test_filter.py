@@ -6,7 +6,7 @@ from thiefbench.testing import assert_robust
 
 
 @pytest.mark.thiefbench(attack="text")
-def test_recorded_rounds(thiefbench):  # what does it reject? takes seconds
+def test_recorded_rounds(thiefbench):  # what does it reject? takes seconds, or a minute if it asks the policy
     result = thiefbench.replay(defense=Habits())
     assert_robust(result, stop_rate=">0.95", false_rejection_rate="<0.05", placebo_rejection_rate="<0.05")
 
