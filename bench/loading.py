@@ -61,7 +61,7 @@ def _no_class(module: ModuleType, place: str, name: str) -> str:
     known = f"; {nearest(name, own)}it has {', '.join(own)}" if own else "; it defines no class"
     if inspect.isfunction(getattr(module, name, None)):
         return f"{name} in {place} is a function, not a class{known}"
-    return f"{place} has no class {name}{known}"
+    return f"{place} has no class {name}{known}" if name else f"{place} is named without a class{known}"
 
 
 def file_of(kind: str, target: str) -> Path:

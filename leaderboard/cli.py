@@ -95,11 +95,13 @@ def check(
     files(defense)  # a mistake in the spec string is reported before torch is loaded
     from thiefbench.leaderboard.checking.check import POISON_STOPPED, Subject
     from thiefbench.leaderboard.checking.check_rule import RuleSubject
-    from thiefbench.leaderboard.defense_kinds import kind_named, rankable, unranked
+    from thiefbench.leaderboard.defense_kinds import check_kind, kind_named, rankable, unranked
     from thiefbench.suite.suite_yaml import load_suite
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
     kind, chosen = kind_named(defense), load_suite(suite)
+    if not unranked(suite, chosen):
+        check_kind(chosen, kind, defense)
     if not unsafe:
         try:
             err.print(f"in the sandbox ({backend()}) ...")

@@ -73,9 +73,24 @@ def check_fits(suite: Suite, defense: Defense, name: str) -> None:
     Raises:
         EntryError: it does not; the message says what to write.
     """
-    wanted = kind_of(suite)
     own = next((kind for kind, contract in _CLASSES.items() if isinstance(defense, contract)), None) or kind_named(name)
-    if own == wanted or name == ANCHOR or isinstance(defense, Oracle):
+    if not isinstance(defense, Oracle):
+        check_kind(suite, own, name)
+
+
+def check_kind(suite: Suite, own: DefenseKind, name: str) -> None:
+    """See that a kind of defense inspects what a suite has to be inspected.
+
+    Args:
+        suite: whose parts all take defenses of one kind.
+        own: kind of the defense.
+        name: its spec string.
+
+    Raises:
+        EntryError: it does not; the message says what to write.
+    """
+    wanted = kind_of(suite)
+    if own == wanted or name == ANCHOR:
         return
     if own == "defense":
         raise EntryError(

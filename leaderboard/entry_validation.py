@@ -19,6 +19,7 @@ from thiefbench import __version__, registry
 from thiefbench.leaderboard import _parsing_worker
 from thiefbench.leaderboard.deliveries import check_seeds
 from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.imported_names import aliases_of, full_name
 from thiefbench.leaderboard.isolation.limits import (
     DEPENDENCIES,
     FILE_BYTES,
@@ -41,22 +42,6 @@ from thiefbench.wording import counted
 _PARSING_SECONDS, _PARSING_BYTES = 5, 2 << 30
 """Of processor time for all files of an entry together, and of address space."""
 _TYPE_CHECKING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-_CLOCKS = ("time", "datetime", "secrets", "uuid")
-_SYSTEM = {
-    "os": ("urandom", "getrandom", "getpid", "getppid", "times", "getloadavg", "cpu_count", "environ", "getenv"),
-    "random": ("SystemRandom",),
-    "signal": ("alarm", "setitimer"),
-    "timeit": ("default_timer",),
-    "platform": ("node",),
-    "socket": ("gethostname",),
-}
-_GLOBAL = ("random", "numpy.random")
-"""Modules whose functions draw from one generator."""
-_SEEDED = (
-    "random.Random",
-    *(f"numpy.random.{name}" for name in ("default_rng", "RandomState", "SeedSequence", "PCG64", "MT19937", "Philox")),
-)
-"""What makes a generator, with a seed if one is given."""
 _IMPORTING = ("importlib.import_module", "importlib.util.find_spec", "builtins.__import__")
 _FLOORS: dict[Guests, tuple[str, str]] = {
     "defense": ("thiefbench.defenses", "thiefbench.tasks"),
@@ -145,6 +130,31 @@ def check_source(entry: Entry, kind: Guests = "defense") -> None:
         "the submitted source is not the one that its cells were run with (or it is a class of your own that takes a "
         "defense as an argument: its source cannot be checked without running it, and it is not accepted)"
     )
+
+
+def built_around_others(spec: str) -> str:
+    """Which argument makes a class of one's own one that is built around another plugin; empty if none does.
+
+    Which arguments a class takes for plugins is told by their annotations, and read off the file without running it.
+    What such a class is built around is then not part of its source's hash, so that no entry of it can be verified.
+    """
+    for part in registry.parts("defense", spec):
+        parsed = registry.parse("defense", part)
+        file, colon, name = parsed.target.rpartition(":")
+        texts = {argument for argument, value in parsed.arguments.items() if isinstance(value, str)}
+        if not colon or not texts or not file.endswith(".py"):
+            continue
+        tree = ast.parse(Path(file).expanduser().read_bytes())
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name]
+        arguments = (each for cls in classes for each in ast.walk(cls) if isinstance(each, ast.arg))
+        for each in arguments:
+            annotation = "" if each.annotation is None else ast.unparse(each.annotation)
+            if each.arg in texts and re.search(r"\b(Defense|Attack)\b", annotation):
+                return (
+                    f"its argument {each.arg} is a plugin, and what a class of your own is built around by its spec "
+                    "string cannot be verified; construct it in __init__ instead, without such an argument"
+                )
+    return ""
 
 
 def other_version(subject: str, difference: str) -> str:
@@ -260,7 +270,7 @@ def _wrong_import(file: Path, depth: int, kind: Guests) -> str:
         tree = ast.parse(file.read_bytes(), file.name)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{file.name} is not valid Python: {error}"
-    never_run, aliases = _for_type_checkers(tree), _aliases(tree)
+    never_run, aliases = _for_type_checkers(tree), aliases_of(tree)
     importing = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom | ast.Call))
     for node in sorted(importing, key=_line):
         if node in never_run or (isinstance(node, ast.ImportFrom) and 0 < node.level <= depth):
@@ -290,89 +300,19 @@ def _for_type_checkers(tree: ast.Module) -> set[ast.stmt]:
         isinstance(n, ast.Name) and n.id == "TYPE_CHECKING" and not isinstance(n.ctx, ast.Load) for n in ast.walk(tree)
     ):
         return set()
-    conditions = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
-    return {each for node in conditions if ast.unparse(node.test) in _TYPE_CHECKING for each in node.body}
-
-
-def unrepeatable(file: Path) -> str:
-    """Where a submitted file uses what no verifier can repeat, and why not; empty if it does not.
-
-    These are clocks, randomness without a seed, and files that it writes. It is a reading of the source, which finds
-    what is written plainly, and no more.
-    """
-    for path in source_files(file):
-        if path.suffix != ".py":
-            continue
-        try:
-            tree = ast.parse(path.read_bytes(), path.name)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue  # told as a wrong import
-        aliases = _aliases(tree)
-        found = ((node, why) for node in ast.walk(tree) if (why := _unrepeatable(node, aliases)))
-        for node, why in sorted(found, key=lambda each: getattr(each[0], "lineno", 0)):
-            return f"line {getattr(node, 'lineno', 0)} of {path.name} uses {why}"
-    return ""
-
-
-def _aliases(tree: ast.Module) -> dict[str, str]:
-    """What the names that a file imports stand for, such as "np" for "numpy" and "choice" for "random.choice"."""
-    aliases: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            aliases |= {each.asname: each.name for each in node.names if each.asname}
-            aliases |= {top: top for each in node.names if not each.asname for top in [each.name.partition(".")[0]]}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            aliases |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
-    return aliases
-
-
-def _unrepeatable(node: ast.AST, aliases: Mapping[str, str]) -> str:
-    """What a node uses that cannot be repeated, with the reason; empty for all other nodes."""
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        clock = next((name for name in _imported(node) if name.partition(".")[0] in _CLOCKS), "")
-        return f"{clock}, whose values no verifier can repeat" if clock else ""
-    if isinstance(node, ast.Call):
-        name = _full_name(node.func, aliases)
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        if name in _SEEDED and all(isinstance(each, ast.Constant) and each.value is None for each in given):
-            return f"{name}() without a seed; draw from view.rng"
-        if _writes(node, name):
-            return f"{name or ast.unparse(node.func)[:60]}, and the sandbox refuses to write files; keep it in state()"
-        return ""
-    name = _full_name(node, aliases) if isinstance(node, ast.Attribute | ast.Name) else ""
-    module, _, last = name.rpartition(".")
-    if last in _SYSTEM.get(module, ()):
-        return f"{name}, whose values no verifier can repeat"
-    if module in _GLOBAL and name not in _SEEDED and last[:1].islower() and last not in ("seed", "bit_generator"):
-        return f"{name}, whose generator the whole process shares; draw from view.rng"
-    return ""
-
-
-def _full_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
-    """The dotted name of what an expression names through an import; empty if it names anything else."""
-    if isinstance(node, ast.Name):
-        return aliases.get(node.id, "open" if node.id == "open" else "")
-    if isinstance(node, ast.Attribute) and (before := _full_name(node.value, aliases)):
-        return f"{before}.{node.attr}"
-    return ""
-
-
-def _writes(call: ast.Call, name: str) -> bool:
-    if isinstance(call.func, ast.Attribute) and call.func.attr in ("write_text", "write_bytes"):
-        return True
-    if name in ("numpy.save", "numpy.savez", "numpy.savez_compressed", "numpy.savetxt"):
-        return True
-    is_open = name == "open" or (isinstance(call.func, ast.Attribute) and call.func.attr == "open")
-    by_place = call.args[1:2] if name else call.args[:1]  # a path's own method has no path before the mode
-    modes = [*by_place, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
-    texts = [each.value for each in modes if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-    return is_open and any(re.fullmatch(r"[rwaxbt+]{1,4}", text) and set(text) & set("wax+") for text in texts)
+    aliases, conditions = aliases_of(tree), [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    return {
+        each
+        for node in conditions
+        if ast.unparse(node.test) in _TYPE_CHECKING or full_name(node.test, aliases) in _TYPE_CHECKING
+        for each in node.body
+    }
 
 
 def _imported_by_call(call: ast.Call, aliases: Mapping[str, str]) -> list[str]:
     """The module that a call imports by its name."""
     plain = isinstance(call.func, ast.Name) and call.func.id == "__import__"
-    if not plain and _full_name(call.func, aliases) not in _IMPORTING:
+    if not plain and full_name(call.func, aliases) not in _IMPORTING:
         return []
     names = [each.value for each in call.args[:1] if isinstance(each, ast.Constant)]
     return [name for name in names if isinstance(name, str) and not name.startswith(".")]

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 from thiefbench.defenses.base import PoolCompletion, Verdict
@@ -15,10 +16,14 @@ from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.judges import check_judge
 from thiefbench.leaderboard.checking import probes
 from thiefbench.leaderboard.checking.findings import (
+    FILES,
+    IMPORTS,
+    REPEATABLE,
     Finding,
     RuleBroken,
     RuleWarning,
     ask_all,
+    can_be_repeated,
     files_are_in_order,
     imports_what_it_may,
 )
@@ -33,6 +38,7 @@ from thiefbench.leaderboard.checking.games import (
 )
 from thiefbench.leaderboard.checking.samples import Sample
 from thiefbench.leaderboard.checking.verdict_differences import alike, first_apart
+from thiefbench.leaderboard.entry_validation import built_around_others
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import files
@@ -54,13 +60,26 @@ class Rewarded:
 
     Attributes:
         seen: how many there are.
-        rejected: the number of these that it zeroes or drops.
-        masked: the number of these that it accepts with some token weights below 1.
+        rejected: the number of these from which nothing is learned: their verdict is another than accept, or the
+            weights of all tokens are 0.
+        masked: the number of the others with some token weights below 1.
+        lost: the sum over all of these of what is not learned: 1 for a rejected one, for another one 1 minus the mean
+            of its token weights.
     """
 
     seen: int = 0
     rejected: int = 0
     masked: int = 0
+    lost: float = 0.0
+
+    def add(self, verdict: Verdict) -> None:
+        """Count a completion."""
+        weights = verdict.token_weights if verdict.action == "accept" else (0.0,)
+        left = fmean(weights) if weights else 1.0
+        self.seen += 1
+        self.rejected += left == 0
+        self.masked += 0 < left < 1
+        self.lost += 1 - left
 
 
 @dataclass(frozen=True)
@@ -121,10 +140,7 @@ class Subject:
             for pool, poison, verdicts in zip(sample.rounds, sample.poison, verdicts_by_round, strict=True):
                 for offered, poisoned, verdict in zip(pool, poison, verdicts, strict=True):
                     if offered.reward > 0:
-                        count = counts[poisoned]
-                        count.seen += 1
-                        count.rejected += verdict.action != "accept"
-                        count.masked += verdict.action == "accept" and verdict.token_weights is not None
+                        counts[poisoned].add(verdict)
         return counts
 
 
@@ -150,6 +166,8 @@ _NOT_RANKED = frozenset({"versions", "logprobs"})
 
 
 def _is_made(subject: Subject) -> str:
+    if wrong := built_around_others(subject.spec):
+        raise RuleBroken(wrong)
     first, second = subject.make(), subject.make(hash_seed=1)
     if first.name != second.name or first.requires != second.requires:
         raise RuleBroken(
@@ -298,8 +316,10 @@ def _handles(pool: Callable[[Sequence[PoolCompletion], int], list[PoolCompletion
 
 def _spares_honest_work(subject: Subject) -> str:
     honest, _ = subject.rewarded
-    share = honest.rejected / max(1, honest.seen)
+    share = honest.lost / max(1, honest.seen)
     summary = f"rejects {honest.rejected} of {honest.seen} honest rewarded completions"
+    if honest.masked:
+        summary += f" and masks tokens of {honest.masked}, so that {share:.0%} of what they teach is lost"
     if share > FAIL_ABOVE:
         if subject.baseline:
             raise RuleWarning(f"rejects nearly everything: {summary}; the board will flag it")
@@ -336,8 +356,9 @@ def _is_quick_and_small(subject: Subject) -> str:
 POISON_STOPPED = "poison is stopped"
 
 QUESTIONS: Sequence[tuple[str, Callable[[Subject], str]]] = (
-    ("files are small and readable, weights named by hash", files_are_in_order("defense")),
-    ("imports only what is allowed", _imports),
+    (FILES, files_are_in_order("defense")),
+    (IMPORTS, _imports),
+    (REPEATABLE, can_be_repeated("defense")),
     ("can be constructed from its spec string, twice", _is_made),
     ("an empty pool", _handles(probes.empty)),
     ("a pool of one", _handles(probes.single)),

@@ -21,10 +21,14 @@ from thiefbench.engine.spec import Role, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.leaderboard.attacking.manifest import granted
 from thiefbench.leaderboard.checking.findings import (
+    FILES,
+    IMPORTS,
+    REPEATABLE,
     Finding,
     RuleBroken,
     RuleWarning,
     ask_all,
+    can_be_repeated,
     files_are_in_order,
     imports_what_it_may,
 )
@@ -34,7 +38,8 @@ from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, CONTROL_ASR
 from thiefbench.tasks.base import Completion, Sampling, Task
 from thiefbench.zoo.models import resolve
 
-SEEDS = range(4)
+SEEDS, MORE_SEEDS = range(4), range(16)
+"""At which payloads are drawn; at more of them while all are the same."""
 ROUNDS = 2
 ANSWERS = 256
 """Answers of an honest swarm on which the outcome is tried."""
@@ -139,8 +144,10 @@ def _fits(subject: AttackSubject) -> str:
 
 
 def _draws_a_family(subject: AttackSubject) -> str:
-    swarm, payloads = subject.swarm_of(subject.recipe), []
-    for seed in SEEDS:
+    swarm, payloads = subject.swarm_of(subject.recipe), list[str]()
+    for seed in MORE_SEEDS:
+        if seed not in SEEDS and (payloads[0] == "{}" or len(set(payloads)) > 1):
+            break
         one, other = (drawn(subject.attack, seed, swarm, subject.task).describe() for _ in range(2))
         if one != other:
             raise RuleBroken(f"equal generators draw {one} and {other}; draw from the generator alone")
@@ -148,7 +155,10 @@ def _draws_a_family(subject: AttackSubject) -> str:
     if payloads[0] == "{}":
         return "`describe` names none"
     if len(set(payloads)) < 2:
-        raise RuleWarning("every seed draws the same payload, which a defense can look for; let `draw` choose one")
+        raise RuleWarning(
+            f"the first {len(payloads)} seeds draw the same payload, which a defense can look for; let `draw` choose "
+            "one"
+        )
     return f"{len(set(payloads))} different ones at {len(payloads)} seeds"
 
 
@@ -231,12 +241,13 @@ def _spares_clean_text(subject: AttackSubject) -> str:
 
 def _judges_alike(subject: AttackSubject) -> str:
     rows = [*subject.rounds("attack"), *subject.clean]
-    wrong = other_outcomes(
-        subject.attack, subject.swarm_of(subject.recipe), subject.task, _SEED, rows, random.Random(3)
-    )
+    swarm, other = subject.swarm_of(subject.recipe), IsolatedAttack(subject.spec, hash_seed=1)
+    wrong = other_outcomes(other, swarm, subject.task, _SEED, rows, random.Random(3))
     if wrong:
-        raise RuleBroken(f"{wrong}; let `outcome` depend on the item and the completion alone")
-    return f"{len(rows)} completions in another order"
+        raise RuleBroken(
+            f"{wrong}; let `outcome` depend on the item and the completion alone, not on hash() or the order of a set"
+        )
+    return f"{len(rows)} completions in another order, under another PYTHONHASHSEED"
 
 
 def _is_quick_and_small(subject: AttackSubject) -> str:
@@ -245,8 +256,9 @@ def _is_quick_and_small(subject: AttackSubject) -> str:
 
 
 ATTACK_QUESTIONS: Sequence[tuple[str, Callable[[AttackSubject], str]]] = (
-    ("files are small and readable, weights named by hash", files_are_in_order("attack")),
-    ("imports only what is allowed", _imports),
+    (FILES, files_are_in_order("attack")),
+    (IMPORTS, _imports),
+    (REPEATABLE, can_be_repeated("attack")),
     ("can be constructed from its spec string, twice", _is_made),
     ("fits a swarm", _fits),
     ("draws a payload from a family", _draws_a_family),

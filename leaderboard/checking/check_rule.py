@@ -15,9 +15,13 @@ import torch
 from thiefbench.defenses.aggregation.base import AVERAGING, Aggregation
 from thiefbench.defenses.stages.base import PIPELINE, StageCheck
 from thiefbench.leaderboard.checking.findings import (
+    FILES,
+    IMPORTS,
+    REPEATABLE,
     Finding,
     RuleBroken,
     ask_all,
+    can_be_repeated,
     files_are_in_order,
     imports_what_it_may,
 )
@@ -103,7 +107,7 @@ def check_rule(subject: RuleSubject) -> Iterator[Finding]:
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
     questions = QUESTIONS[subject.kind]
-    first = [ask for name, ask in questions if name in (_IMPORTS, _MADE, _JOINS, _JUDGES)]
+    first = [ask for name, ask in questions if name in (IMPORTS, _MADE, _JOINS, _JUDGES)]
     yield from ask_all(questions, subject, DefenseError, first, subject.make, _is_made)
 
 
@@ -178,14 +182,14 @@ def _used(rule: object, what: str, seconds: float | None = None) -> str:
     )
 
 
-_IMPORTS = "imports only what is allowed"
 _MADE, _JOINS = "can be constructed from its spec string, twice", "one vector and one verdict per vector"
 _JUDGES = "a verdict on every stage in every round"
 
 QUESTIONS: dict[TensorKind, Sequence[tuple[str, Rule]]] = {
     "aggregation": (
-        ("files are small and readable, weights named by hash", files_are_in_order("aggregation")),
-        (_IMPORTS, imports_what_it_may("aggregation")),
+        (FILES, files_are_in_order("aggregation")),
+        (IMPORTS, imports_what_it_may("aggregation")),
+        (REPEATABLE, can_be_repeated("aggregation")),
         (_MADE, _is_made),
         (_JOINS, _kept(AggregationContract.test_one_vector_and_one_verdict_per_vector)),
         ("what all agree on is the result", _kept(AggregationContract.test_it_keeps_what_all_agree_on)),
@@ -197,8 +201,9 @@ QUESTIONS: dict[TensorKind, Sequence[tuple[str, Rule]]] = {
         ("time and memory", _joins_quickly),
     ),
     "stage_check": (
-        ("files are small and readable, weights named by hash", files_are_in_order("stage_check")),
-        (_IMPORTS, imports_what_it_may("stage_check")),
+        (FILES, files_are_in_order("stage_check")),
+        (IMPORTS, imports_what_it_may("stage_check")),
+        (REPEATABLE, can_be_repeated("stage_check")),
         (_MADE, _is_made),
         (_JUDGES, _kept(StageCheckContract.test_every_stage_gets_a_verdict_in_every_round)),
         ("accepts a stage that never changes", _kept(StageCheckContract.test_a_stage_that_never_changes_is_accepted)),

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from thiefbench.leaderboard.entry_validation import left_out, unreadable, unrepeatable, wrong_import, wrong_size
+from thiefbench.leaderboard.checking.repeatable import unrepeatable
+from thiefbench.leaderboard.entry_validation import left_out, unreadable, wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files
 from thiefbench.leaderboard.isolation.staging import wrong_name
 from thiefbench.sources import source_files
@@ -38,6 +39,9 @@ class Submitted(Protocol):
     def spec(self) -> str:
         """Its spec string."""
 
+
+FILES, IMPORTS, REPEATABLE = "its files fit into an entry", "imports only what is allowed", "can be repeated"
+"""Questions about files, which all checks ask."""
 
 Subject = TypeVar("Subject")
 Ask = Callable[[Subject], str]
@@ -106,9 +110,18 @@ def imports_what_it_may(kind: Guests) -> Ask[Submitted]:
         for file in files(subject.spec, kind):
             if wrong := wrong_import(file, kind):
                 raise RuleBroken(wrong)
+        return ""
+
+    return ask
+
+
+def can_be_repeated(kind: Guests) -> Ask[Submitted]:
+    """A question: whether the files of a submission use nothing that no verifier can repeat, as far as can be read."""
+
+    def ask(subject: Submitted) -> str:
         for file in files(subject.spec, kind):
-            if place := unrepeatable(file):
-                raise RuleWarning(f"{place}. A row whose results depend on it will not be confirmed")
+            if places := unrepeatable(file):
+                raise RuleWarning(f"{places}. A row whose results depend on it will not be confirmed")
         return ""
 
     return ask

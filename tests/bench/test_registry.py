@@ -200,7 +200,7 @@ def test_two_files_of_one_name_are_two_modules(own: Path, tmp_path: Path) -> Non
         ("{own}:Yours", "has no class Yours; it has Mine"),
         ("{own}:Mien", "own.py has no class Mien; did you mean Mine? it has Mine"),
         ("{own}:helper", "helper in {own} is a function, not a class; it has Mine"),
-        ("{own}:", "has no class"),
+        ("{own}:", "is named without a class; it has Mine"),
         ("{own}:NOTHING", "NOTHING"),
     ],
 )

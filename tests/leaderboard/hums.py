@@ -37,6 +37,20 @@ class Hums(Attack):
         return " ".join([str(self.letter)] * 4)
 
 
+class Counts(Hums):
+    """Judges by the hash of a text, which PYTHONHASHSEED decides, as it does the order of a set."""
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
+        return max(super().outcome(item, completion, ask), hash(completion.text) % 97 / 9700)
+
+
+class RarelyAnother(Hums):
+    """Draws another letter in less than half of all cases, which no seed among the first four happens to be."""
+
+    def draw(self, rng: random.Random) -> Hums:
+        return type(self)(self.letter or ("q" if rng.random() > 0.4 else "x"))
+
+
 class Asks(Hums):
     """Hums where the defense does not mind."""
 

@@ -20,16 +20,19 @@ from thiefbench.console import out
 from thiefbench.defenses.base import Verdict
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SwarmSpec
+from thiefbench.errors import UserError
 from thiefbench.leaderboard import cli as commands
 from thiefbench.leaderboard import entry_validation
 from thiefbench.leaderboard.checking.check import (
     POISON_STOPPED,
     QUESTIONS,
     Finding,
+    RuleBroken,
     RuleWarning,
     Subject,
     check,
 )
+from thiefbench.leaderboard.checking.findings import REPEATABLE
 from thiefbench.leaderboard.checking.probes import HOSTILE_TEXTS
 from thiefbench.leaderboard.checking.samples import RECIPES, ROUNDS, Sample, SampleRecipe, sample_of
 from thiefbench.leaderboard.checking.verdict_differences import alike
@@ -166,8 +169,48 @@ def test_who_stops_almost_nothing_is_told_so() -> None:
     ):
         stopped("none", sample())
     assert stopped("logit", sample()) == "stops 16 of 16 poisoned rewarded completions"
-    masking = stopped("logit(reject='mask')", sample())
+    assert stopped("logit(reject='mask')", sample()) == "stops 16 of 16 poisoned rewarded completions", "all tokens"
+
+
+def weighing(folder: Path, weight: float) -> str:
+    """The spec string of a defense that accepts everything and weighs all tokens alike."""
+    file = submission(
+        folder,
+        "from thiefbench.defenses.base import Defense, Verdict\nclass Mine(Defense):\n    name = 'mine'\n"
+        "    def inspect(self, view):\n"
+        f"        return [Verdict('accept', token_weights=({weight},) * c.length) for c in view.completions]\n",
+    )
+    return f"{file}:Mine"
+
+
+def test_what_token_weights_leave_is_what_counts(tmp_path: Path) -> None:
+    honest = dict(QUESTIONS)["honest work gets through"]
+    nothing = weighing(tmp_path, 0.0)
+    with pytest.raises(RuleBroken, match="rejects nearly everything: rejects 32 of 32 honest"):
+        honest(Subject(nothing, lambda: [sample()]))
+    assert stopped(nothing, sample()) == "stops 16 of 16 poisoned rewarded completions"
+    less = weighing(tmp_path, 0.4)
+    with pytest.raises(RuleBroken, match="and masks tokens of 32, so that 60% of what they teach is lost"):
+        honest(Subject(less, lambda: [sample()]))
+    masking = stopped(less, sample())
     assert masking == "stops 0 and masks tokens of 16 of 16 poisoned rewarded completions", "masking is stopping, too"
+    whole = weighing(tmp_path, 1.0)
+    assert honest(Subject(whole, lambda: [sample()])) == "rejects 0 of 32 honest rewarded completions"
+    with pytest.raises(RuleWarning, match=r"^stops 0 of 16 poisoned rewarded completions, which is"):
+        stopped(whole, sample())
+
+
+def test_a_class_that_its_spec_string_builds_around_another_is_refused(tmp_path: Path) -> None:
+    file = submission(
+        tmp_path,
+        "from thiefbench.defenses.base import Defense\nclass Mine(Defense):\n    name = 'mine'\n"
+        "    def __init__(self, defense: 'Defense | None' = None, words: str = ''):\n        self.defense = defense\n"
+        "    def inspect(self, view):\n        return self.defense.inspect(view)\n",
+    )
+    ask = dict(QUESTIONS)["can be constructed from its spec string, twice"]
+    with pytest.raises(RuleBroken, match=r"^its argument defense is a plugin, .* cannot be verified; construct it in"):
+        ask(Subject(f"{file}:Mine(defense='similarity')", lambda: []))
+    assert ask(Subject(f"{file}:Mine(words='similarity')", lambda: [])) == "mine"
 
 
 def test_without_poison_there_is_nothing_to_stop() -> None:
@@ -189,7 +232,7 @@ def test_a_standing_row_may_reject_nearly_everything() -> None:
 def test_oracle_sees_labels_and_is_asked_no_further() -> None:
     assert list(broken("oracle")) == ["can be constructed from its spec string, twice"]
     assert "wants to see labels" in broken("oracle")["can be constructed from its spec string, twice"]
-    assert len(findings("oracle")) == 3
+    assert len(findings("oracle")) == 4
 
 
 @pytest.mark.parametrize(
@@ -320,7 +363,7 @@ def test_a_defense_without_fault_passes_both_ways() -> None:
         found = findings(f"{SUBMISSIONS}:Fine", unsafe)
         assert len(found) == len(QUESTIONS)
         wrong = {question: finding.status for question, finding in found.items() if finding.status != "ok"}
-        clock = {"imports only what is allowed": "warning"}
+        clock = {REPEATABLE: "warning"}
         assert wrong == {POISON_STOPPED: "warning"} | clock, "it stops nothing, and may; another class reads the clock"
 
 
@@ -378,6 +421,7 @@ def test_imports(tmp_path: Path, source: str, said: str) -> None:
     [
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n", ""),
         ("import typing\nif typing.TYPE_CHECKING:\n    import torch\nelse:\n    import jax", "line 5 .* imports jax"),
+        ("import typing as t\nif t.TYPE_CHECKING:\n    import torch\n", ""),
         ("TYPE_CHECKING = True\nif TYPE_CHECKING:\n    import torch\n", "line 3 of mine.py imports torch"),
         ("from typing import TYPE_CHECKING\nif not TYPE_CHECKING:\n    import torch\n", "line 3 .* imports torch"),
     ],
@@ -389,15 +433,33 @@ def test_imports_for_type_checkers_are_free(tmp_path: Path, source: str, said: s
 @pytest.mark.parametrize(
     ("source", "named"),
     [
-        ("import time\n", "time, whose values no verifier can repeat"),
+        ("import time\nx = time.time()\n", "time.time, whose values no verifier can repeat"),
+        ("from time import *\n", "all of time, whose values no verifier can repeat"),
+        ("import time\nx = time.strptime('1', '%d')\ntime.sleep(0)\n", ""),
+        ("import datetime as d\nx = d.date(2024, 5, 1) + d.timedelta(days=3)\n", ""),
+        ("from datetime import datetime\nx = datetime(2024, 1, 1)\ny = datetime.now()\n", "datetime.datetime.now, "),
+        ("import uuid\nx = uuid.uuid5(uuid.NAMESPACE_URL, 'a')\n", ""),
+        ("import uuid\nx = uuid.uuid4()\n", "uuid.uuid4, whose values"),
+        ("from scipy.stats import norm\nx = norm.rvs(size=3)\n", "rvs() without a random_state; pass view.rng"),
+        ("from scipy.stats import norm\nx = norm.rvs(size=3, random_state=1)\n", ""),
+        ("import tempfile\nx = tempfile.mkstemp()\n", "tempfile.mkstemp, whose values"),
+        ("import numpy as np\nx = np.datetime64('now')\n", "numpy.datetime64, whose values"),
+        ("import io, numpy\nnumpy.save(io.BytesIO(), [])\n", ""),
+        ("class A:\n    def f(self):\n        self.write_text('a')\n", ""),
+        (
+            "import time, os\nx = time.time(), os.urandom(2)\ny = os.getpid()\nz = os.times()\na = os.environ\n",
+            "os.urandom, whose values no verifier can repeat; line 2 of mine.py uses time.time, whose values no "
+            "verifier can repeat; line 3 of mine.py uses os.getpid, whose values no verifier can repeat; and 2 more "
+            "such places",
+        ),
         ("import os\nx = os.urandom(8)\n", "os.urandom, whose values"),
         ("from os import urandom\nx = urandom(8)\n", "os.urandom, whose values"),
-        ("from datetime import date\n", "datetime, whose values"),
+        ("from datetime import date\nx = date.today()\n", "datetime.date.today, whose values"),
         ("import random\nx = random.Random(3)\ny = random.Random()\n", "random.Random() without a seed; draw from"),
         ("from random import choice\nx = choice\n", "random.choice, whose generator the whole process shares; draw"),
         ("import numpy as np\nx = np.random.randn(3)\n", "numpy.random.randn, whose generator the whole"),
         ("import numpy as np\nx = np.random.default_rng()\n", "numpy.random.default_rng() without a seed; draw from"),
-        ("x = open('a.txt', 'w')\n", "open, and the sandbox refuses to write files; keep it in state()"),
+        ("x = open('a.txt', 'w')\n", "open, and the sandbox refuses to write files. A row"),
         ("def f(path):\n    path.write_text('a')\n", "path.write_text, and the sandbox refuses"),
         ("import numpy\nnumpy.save('a.npy', [])\n", "numpy.save, and the sandbox refuses"),
         ("def f(path):\n    return path.open('a')\n", "path.open, and the sandbox refuses"),
@@ -416,7 +478,7 @@ def test_imports_for_type_checkers_are_free(tmp_path: Path, source: str, said: s
 )
 def test_what_cannot_be_repeated_is_warned_of(tmp_path: Path, source: str, named: str) -> None:
     spec = f"{submission(tmp_path, source)}:Mine"
-    ask = dict(QUESTIONS)["imports only what is allowed"]
+    ask = dict(QUESTIONS)[REPEATABLE]
     if not named:
         assert ask(Subject(spec, lambda: [])) == ""
         return
@@ -580,6 +642,20 @@ def test_a_suite_that_takes_no_defense_is_told(on_the_sample: None, tmp_path: Pa
         assert "logit keeps these rules, but " in said
         assert why in said
         assert "check it with --suite standard-v2, heterogeneous-v1, paper, rewards-v1, trial or truth-v1 too" in said
+
+
+@pytest.mark.parametrize(
+    ("spec", "suite", "said"),
+    [
+        ("logit", "averaging-v1", "in averaging-v1 nodes exchange weights, and logit inspects completions; submit an"),
+        ("logit", "pipeline-v1", "in pipeline-v1 the node is a pipeline of stages, and logit inspects completions"),
+        ("krum(f=1)", "standard-v2", "krum(f=1) is an aggregation, for swarms in which nodes exchange weights, and in"),
+    ],
+)
+def test_what_submit_would_refuse_for_its_kind_is_not_checked(spec: str, suite: str, said: str) -> None:
+    done = CliRunner().invoke(app, ["leaderboard", "check", spec, "--suite", suite])
+    assert isinstance(done.exception, UserError)
+    assert str(done.exception).startswith(said)
 
 
 def test_what_a_finding_says_moves_no_cursor() -> None:

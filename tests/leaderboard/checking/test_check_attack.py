@@ -56,3 +56,18 @@ def test_what_is_sent_may_lack_the_payload(cls: str, why: str) -> None:
     found = findings(cls)[RECOGNISES]
     assert found.status == "warning"
     assert why in found.detail
+
+
+def test_an_outcome_that_depends_on_the_order_of_a_set_is_refused() -> None:
+    """In the sandbox that order is the same in all processes, and elsewhere it is not."""
+    found = findings("Counts")["its outcome depends on item and completion alone"]
+    assert found.status == "FAILED"
+    assert found.detail.endswith("on the item and the completion alone, not on hash() or the order of a set")
+
+
+def test_a_family_whose_first_members_are_the_same_is_one() -> None:
+    found = findings("RarelyAnother")["draws a payload from a family"]
+    assert (found.status, found.detail) == ("ok", "2 different ones at 5 seeds")
+    one = findings("Hums(letter='q')")["draws a payload from a family"]
+    assert one.status == "warning"
+    assert one.detail.startswith("the first 16 seeds draw the same payload")
