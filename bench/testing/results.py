@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from thiefbench.suite.analysis.comparison import Comparison, Line
+from thiefbench.suite.analysis.comparison import LEAST_GAIN, Comparison, Line
 from thiefbench.suite.analysis.drift import MEASURES as DRIFT
 from thiefbench.suite.store.records import NOTHING
 from thiefbench.tasks.text import printable
@@ -27,7 +27,8 @@ _NO_VALUE = {
     "asr": "no completion of the last evaluation says whether the attack succeeded; raise evaluation's final",
     "stop_rate": "no completion with the payload earned a reward, so there was nothing to stop; run more rounds",
     "false_rejection_rate": "no honest completion earned a reward, so there was nothing to lose; run more rounds",
-    "utility": "the swarm without an attack learned nothing that could be kept; run more rounds",
+    "utility": f"the swarm without an attack gained less than {LEAST_GAIN:g} in clean reward, and of less no share is "
+    "taken; run more rounds",
     "harm_prevented": "undefended, the attack does no harm that could be prevented; run more rounds",
     "drift": "there is no control to measure it against",
     "divergence": "there is no control to measure it against, or the evaluation has a single item; raise its final",

@@ -219,11 +219,10 @@ def _check_cells(entry: Entry, suite: Suite) -> None:
 
 def _check_plausible(entry: Entry, row: RankingRow) -> None:
     """Refuse numbers so large that they would hide all others in a plot or a table; raises EntryError."""
-    cells = [*row.unattacked.values(), *(cell for by_seed in row.attacked.values() for cell in by_seed.values())]
-    for cell in cells:
-        for name, value in (("utility", cell.utility), ("harm prevented", cell.harm_prevented)):
-            if value is not None and abs(value) > MOST:
-                raise EntryError(f"{entry.folder} gives a {name} of {value:.3g}, which no measurement can give")
+    for cell in (cell for by_seed in row.attacked.values() for cell in by_seed.values()):
+        if cell.harm_prevented is not None and abs(cell.harm_prevented) > MOST:
+            said = f"a harm prevented of {cell.harm_prevented:.3g}"
+            raise EntryError(f"{entry.folder} gives {said}, which no measurement can give")
 
 
 def _in_order(suite: Suite, comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -52,7 +52,12 @@ def test_on_recorded_rounds_the_good_one_passes_and_the_others_are_told_why_not(
 def test_a_training_too_short_for_the_attack_to_work_is_no_success(project: pytest.Pytester) -> None:
     test = project.path / "tests" / "test_filter.py"
     small = "rounds=1, swarm={'prompts': 4, 'group': 4}, evaluation={'completions': 16, 'final': 16}"
-    test.write_text(test.read_text().replace("rounds=60", small))
+    source = test.read_text().replace("rounds=60", small)
+    test.write_text(source)
+    result = project.runpytest_inprocess("-k", "trained")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["utility of * has no value at seed 0: *gained less than 0.1 in clean reward, *"])
+    test.write_text(source.replace(', utility=">0.9"', ""))
     result = project.runpytest_inprocess("-k", "trained")
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(

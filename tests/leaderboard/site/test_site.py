@@ -333,8 +333,8 @@ class TestBroken:
             ({"slug": "oracle", "name": "Mine"}, "the name of an anchor"),
             ({"says": prevents(error="CUDA is gone")}, ""),
             (
-                {"says": prevents(utility=1.5), "others": lambda c: replace(shared(c), reward=0.250001)},
-                "no measurement can",
+                {"suite": STANDARD, "says": lambda c: replace(prevents()(c), asr=1e7 * ("dos" in c.attack))},
+                "gives a harm prevented of -",
             ),
             (
                 {"defense": "oracle(reject='drop', note='This board has moved')"},
