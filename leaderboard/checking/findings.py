@@ -40,7 +40,11 @@ class Submitted(Protocol):
         """Its spec string."""
 
 
-FILES, IMPORTS, REPEATABLE = "its files fit into an entry", "imports only what is allowed", "can be repeated"
+FILES, IMPORTS, REPEATABLE = (
+    "its files fit into an entry",
+    "imports only what is allowed",
+    "uses nothing that cannot be repeated",
+)
 """Questions about files, which all checks ask."""
 
 Subject = TypeVar("Subject")
