@@ -37,7 +37,7 @@ class Hums(Attack):
         return " ".join([str(self.letter)] * 4)
 
 
-class Counts(Hums):
+class Hashes(Hums):
     """Judges by the hash of a text, which PYTHONHASHSEED decides, as it does the order of a set."""
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:

@@ -63,7 +63,7 @@ def test_a_training_too_short_for_the_attack_to_work_is_no_success(project: pyte
     result.stdout.fnmatch_lines(
         [
             "E *AssertionError: my_filters.habits:Habits is not robust against text(*)*",
-            "E *asr *0.000 [[]0.000, 0.194[]] (95 %, 16 completions), required < 0.05: ok",
+            "E *asr    0.000 [[]0.000, 0.194[]] (95 %, 16 completions), required < 0.05: ok",
             "E *inconclusive: undefended, text(*) does not beat its control at seed 0; give the attack more rounds *",
         ]
     )

@@ -60,7 +60,7 @@ def test_what_is_sent_may_lack_the_payload(cls: str, why: str) -> None:
 
 def test_an_outcome_that_depends_on_the_order_of_a_set_is_refused() -> None:
     """In the sandbox that order is the same in all processes, and elsewhere it is not."""
-    found = findings("Counts")["its outcome depends on item and completion alone"]
+    found = findings("Hashes")["its outcome depends on item and completion alone"]
     assert found.status == "FAILED"
     assert found.detail.endswith("on the item and the completion alone, not on hash() or the order of a set")
 
