@@ -41,6 +41,10 @@ from thiefbench.wording import counted
 
 _PARSING_SECONDS, _PARSING_BYTES = 5, 2 << 30
 """Of processor time for all files of an entry together, and of address space."""
+NOT_VERIFIABLE = (
+    "what a class of your own is built around by its spec string cannot be verified; construct it in __init__ instead, "
+    "without such an argument"
+)
 _TYPE_CHECKING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 _IMPORTING = ("importlib.import_module", "importlib.util.find_spec", "builtins.__import__")
 _FLOORS: dict[Guests, tuple[str, str]] = {
@@ -150,10 +154,7 @@ def built_around_others(spec: str) -> str:
         for each in arguments:
             annotation = "" if each.annotation is None else ast.unparse(each.annotation)
             if each.arg in texts and re.search(r"\b(Defense|Attack)\b", annotation):
-                return (
-                    f"its argument {each.arg} is a plugin, and what a class of your own is built around by its spec "
-                    "string cannot be verified; construct it in __init__ instead, without such an argument"
-                )
+                return f"its argument {each.arg} is a plugin, and {NOT_VERIFIABLE}"
     return ""
 
 

@@ -20,7 +20,7 @@ from thiefbench.leaderboard.archive import pack, packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores, drifts, trimmed
 from thiefbench.leaderboard.defense_kinds import DefenseKind, check_fits, kind_of, rankable, unranked, unreleased
 from thiefbench.leaderboard.entry import Entry, EntryError, read_manifest, write_entry
-from thiefbench.leaderboard.entry_validation import built_around_others
+from thiefbench.leaderboard.entry_validation import NOT_VERIFIABLE
 from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, CAPS, POOL, STAGE_CHECK_CAPS
 from thiefbench.leaderboard.isolation.sandbox_paths import foreign, relocated
 from thiefbench.leaderboard.isolation.staging import Staged, stage
@@ -236,8 +236,8 @@ def prepare(
                 raise
         else:
             check_fits(suite, made, defense)
-        if wrong := built_around_others(staged.spec):
-            raise EntryError(wrong)
+        if registry.source_hash("defense", defense) != registry.source_hash("defense", defense, load=False):
+            raise EntryError(NOT_VERIFIABLE)  # by the hash that a verifier computes, who loads no file
     begun = None if seeds is None else growing.begun(folder)
     wanted_seeds = suite.seeds if seeds is None else growing.to_bring(suite, seeds, begun)
     earlier = None

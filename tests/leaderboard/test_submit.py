@@ -219,6 +219,14 @@ def test_what_a_constructor_raises_is_a_sentence_with_its_line(tmp_path: Path) -
         prepare(f"{mine(tmp_path, source)}:Mine", credits, suite(), NUMERICS, tmp_path / "store", tmp_path / "entries")
 
 
+def test_a_class_built_around_another_by_its_spec_string_is_refused(tmp_path: Path) -> None:
+    """Also where it has inherited the argument, which its own source does not show."""
+    source = "from thiefbench.defenses.reputation import Reputation\nclass Mine(Reputation):\n    name = 'mine'\n"
+    file, credits = mine(tmp_path, source), credits_of("My filter", "A. Author", "")
+    with pytest.raises(EntryError, match=r"^what a class of your own is built around by its spec string cannot be ver"):
+        prepare(f"{file}:Mine(defense='none')", credits, suite(), NUMERICS, tmp_path / "store", tmp_path / "entries")
+
+
 def test_a_check_that_passed_is_not_repeated(store: Path, tmp_path: Path, asked: list[Subject]) -> None:
     def submitted(source: str = SOURCE, *more: str) -> str:
         done = invoke(tmp_path, f"{mine(tmp_path, source)}:Mine(word='hail')", *CREDITS, *more)
