@@ -392,22 +392,31 @@ def made_with(record: Record) -> str:
     return ", ".join([*named, str(record.provenance.get("processor", "an unknown processor"))])
 
 
-def makers_apart(own: Mapping[str, Any], cells: Iterable[PublishedCell]) -> str:
+def processors_apart(own: Mapping[str, Any], cells: Iterable[PublishedCell]) -> str:
     """How the processors of a row's own cells differ from those of the published ones; empty if they do not.
 
     Args:
         own: provenance of its own cells.
         cells: the published ones that it is measured against.
     """
-    there = dict.fromkeys(maker for cell in cells if (maker := maker_of(cell.record.provenance)))
-    here = maker_of(own)
-    if not here or not there or list(there) == [here]:
+    theirs = [cell.record.provenance for cell in cells]
+    apart = []
+    for what, named in (("vector instructions", _vectors), ("maker", maker_of)):
+        there = " and ".join(dict.fromkeys(value for each in theirs if (value := named(each))))
+        here = named(own)[:60]
+        if here and there and here != there:
+            apart.append(f"{what} {there} and {here}")
+    if not apart:
         return ""
     return (
-        f"the published cells were computed on a processor made by {' and by '.join(there)}, the defense's own on one "
-        f"made by {here[:60]}: their last bits differ, so from some round on they are independent samples of one "
-        "experiment"
+        f"the published cells and the defense's own were computed on different processors ({', '.join(apart)}): their "
+        "last bits differ, so from some round on they are independent samples of one experiment"
     )
+
+
+def _vectors(made_with: Mapping[str, Any]) -> str:
+    """The vector instructions that torch used, from a record's provenance; empty if it does not say."""
+    return str(made_with.get("capability") or "")
 
 
 def _content(path: Path, most: int) -> bytes | None:

@@ -40,8 +40,15 @@ from thiefbench.leaderboard.manifest import (
     archive_name,
 )
 from thiefbench.leaderboard.names import wrong_names
-from thiefbench.leaderboard.published import SHARED, made_with, makers_apart
-from thiefbench.leaderboard.referring import References, check_arithmetic, check_machine, lacks, referred
+from thiefbench.leaderboard.published import SHARED, made_with, processors_apart
+from thiefbench.leaderboard.referring import (
+    References,
+    arithmetic_of_row,
+    check_arithmetic,
+    check_machine,
+    lacks,
+    referred,
+)
 from thiefbench.provenance import provenance
 from thiefbench.suite.analysis.ranking import NO_ORACLE, anchor_of
 from thiefbench.suite.execution.jobs import Listener
@@ -183,8 +190,8 @@ def prepare(
 ) -> Submission:
     """Copy a defense to the folder from which it runs, and list the cells that it needs. This loads its code.
 
-    Where shared cells of the suite are published, it refers to them: those that the store lacks need not be run on a
-    machine that computes as the one did that they come from, and those that the store holds must be equal.
+    Where shared cells of the suite are published, it refers to them, and they need not be run. Those that the store
+    holds must be equal if they were made on a processor of the same model.
 
     Args:
         spec: of the defense.
@@ -245,7 +252,11 @@ def prepare(
         earlier = growing.continued(folder, suite, defense, numerics, staged, own_shared, shared)
     cells = tuple(rows.wanted(suite, wanted_seeds, numerics, defense)) if wanted_seeds else ()
     needed = [cell for cell in cells if cell.defense != defense]
-    references = referred(suite, needed, cell_store, shared, own_shared, earlier) if cells else References()
+    references = References()
+    if cells:
+        with chdir(staged.folder):
+            made_alike = arithmetic_of_row([c for c in cells if c.defense == defense], cell_store, numerics.device)
+        references = referred(suite, needed, cell_store, shared, own_shared, made_alike, earlier)
     return Submission(
         credits, suite, defense, staged, numerics, cells, cell_store, folder, references, own_shared.strip(), shared,
         wanted_seeds, earlier,
@@ -373,7 +384,7 @@ def measured_against(submission: Submission) -> list[str]:
     """Which shared cells its row is measured against, in lines for the author; none where nothing is published."""
     if published := submission.references.cells:
         cell = next(iter(published.values()))[0]
-        apart = makers_apart(provenance("cpu", threads=0), (each for each, _ in published.values()))
+        apart = processors_apart(provenance("cpu", threads=0), (each for each, _ in published.values()))
         return [
             f"measured against {counted(len(published), 'published cell')} of {submission.suite.title} "
             f"(made with {made_with(cell.record)}), which are not run here",

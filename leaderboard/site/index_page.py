@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from thiefbench.leaderboard.published import made_with, makers_apart
+from thiefbench.leaderboard.published import made_with, processors_apart
 from thiefbench.leaderboard.site.answers import answers, worst_first
 from thiefbench.leaderboard.site.attack_page import shown_result
 from thiefbench.leaderboard.site.attacks import ATTACK_FLAGS, JudgedAttack
@@ -154,7 +154,7 @@ def _footnotes(row: BoardRow, notes: list[str], names: Mapping[str, str]) -> lis
     if (entry := row.judged.entry).shared_set:
         record = next(iter(entry.published.values())).record
         reason.append(f"measured against the published cells that were made with {made_with(record)}")
-    if apart := makers_apart(entry.manifest.machine, entry.published.values()):
+    if apart := processors_apart(entry.manifest.machine, entry.published.values()):
         reason.append(apart)
     unseen = unseen_note(row.judged.comparisons, row.row.defense, names)
     return [*reason, *notes, *([unseen] if unseen else []), *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]

@@ -34,8 +34,8 @@ from thiefbench.leaderboard.published import (
 )
 from thiefbench.leaderboard.verification.rescoring import InconsistentError, OtherVersionError, check_identity
 from thiefbench.suite.scenario import CellSpec
-from thiefbench.suite.store.arithmetic import arithmetic_of
-from thiefbench.suite.store.records import Record, Store
+from thiefbench.suite.store.arithmetic import arithmetic_of, comparable
+from thiefbench.suite.store.records import Store
 
 NUMERICS = ("device", "dtype", "threads", "batches")
 """The parameters of a cell that the board does not fix."""
@@ -89,32 +89,44 @@ def check_references(entry: Entry, specs: Sequence[tuple[str, CellSpec]]) -> int
             raise InconsistentError(other_version(subject, str(error))) from error
         except InconsistentError as error:
             raise InconsistentError(f"the published cell {cell.cell_id}, which it refers to: {error}") from error
-        here = {"torch": entry.manifest.versions.get("torch"), "capability": entry.manifest.machine.get("capability")}
-        for name, value in arithmetic_of(published.record).items():
-            if str(here[name]) != value:
-                raise InconsistentError(
-                    f"its own cells were made with {name} {here[name]!s:.60}, and the published ones that it refers to "
-                    f"with {value}; such an entry brings shared cells of its own"
-                )
+        said, theirs = arithmetic_said(entry), arithmetic_of(published.record)
+        if not comparable(said, theirs):
+            raise InconsistentError(
+                f"its own cells were made with torch {said.get('torch', 'unknown'):.60}, and the published ones that "
+                f"it refers to with torch {theirs.get('torch')}; such an entry brings shared cells of its own"
+            )
     return len(entry.published)
 
 
-def check_arithmetic(entry: Entry, own: Iterable[Record]) -> None:
-    """Check that own cells were computed as the published cells beside them were.
+def check_set(entry: Entry, specs: Sequence[tuple[str, CellSpec]], sets: Sequence[Published]) -> None:
+    """Check that an entry is measured against the set that was computed as its own cells were, if there is one.
+
+    Otherwise whoever computes as one set could choose another one, in which the undefended attack does more harm.
 
     Args:
-        entry: which may refer to any.
-        own: the records of its own cells.
+        entry: which may refer to a set.
+        specs: its suite's cells in the entry's order, each with its part.
+        sets: all sets of the suite's published cells.
 
     Raises:
-        InconsistentError: they say otherwise.
+        InconsistentError: another set was computed as they were, and has all cells that it refers to.
+        PublishedError: a published cell cannot be read.
     """
-    for published in entry.published.values():
-        expected = arithmetic_of(published.record)
-        if record := next((each for each in own if arithmetic_of(each) != expected), None):
+    if not entry.published or _alike(entry, entry.published.values()):
+        return
+    referred = {
+        key_of(part, spec.as_dict()): spec
+        for cell, (part, spec) in zip(entry.cells, specs, strict=True)
+        if cell.cell_id in entry.published
+    }
+    for each in sets:
+        cells = current(each, referred)
+        if each.name != entry.shared_set and cells.keys() == referred.keys() and _alike(entry, cells.values()):
+            said = ", ".join(arithmetic_said(entry).values())
             raise InconsistentError(
-                f"its cell {record.cell_id} was made with {made_with(record)[:200]}, and the published cell "
-                f"{published.cell_id} beside it with {made_with(published.record)}"
+                f"its own cells were made with {said:.120}, and it is measured against published cells that were made "
+                f"otherwise, although there is a set that was made as they were ({each.name or 'the first one'}); "
+                "submit it again, which runs nothing again"
             )
 
 

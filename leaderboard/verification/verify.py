@@ -53,8 +53,8 @@ from thiefbench.leaderboard.published import SHARED, Published, published_sets, 
 from thiefbench.leaderboard.rows import suite_of
 from thiefbench.leaderboard.verification.baseline import (
     OtherCell,
-    check_arithmetic,
     check_references,
+    check_set,
     other_cells,
 )
 from thiefbench.leaderboard.verification.by_delivery import doubts, lowest, verdicts
@@ -210,6 +210,7 @@ class _Verifier(Questions):
         with self._question("published cells that it refers to are those of the suite and this version") as details:
             if count := sum(check_references(*self._of(specs, [each])) for each in entry.manifest.deliveries):
                 details.append(counted(count, "cell"))
+            check_set(entry, specs, sets)
             self.in_place = {each.scores.cell_id for each in other_cells(entry, specs, sets)}
         self.specs = tuple(spec for _, spec in specs)
         self.grown = bool(entry.manifest.later)
@@ -332,9 +333,8 @@ class _Verifier(Questions):
         source = self.entry.manifest.source_sha256
         with self._question("records are of this version and match the entry"):
             each_cell(cells, lambda cell: check_record(cell, source))
-            if self.grown:
+            if self.grown or self.entry.published:
                 check_made_alike(self.entry, [cell.record for cell in cells if not cell.published])
-            check_arithmetic(self.entry, [cell.record for cell in cells if cell.own])
         with self._question("completions are consistent and give the scores") as details:
             completions: list[int] = []
             rewards: list[int] = []

@@ -42,7 +42,7 @@ from thiefbench.leaderboard.verification.verdict import Verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.provenance import provenance
 from thiefbench.suite.store.arithmetic import arithmetic_here, maker_of
-from thiefbench.suite.store.records import Record, Store
+from thiefbench.suite.store.records import Record, Store, read_sealed
 
 HEARS = f"{CHEATS}:Hears"
 OTHER = "SSE9"
@@ -74,11 +74,22 @@ def on_another_machine(store: Path, seeds: tuple[int, ...] = (0,)) -> None:
             Store(store).cell(record.cell_id).write(made_on(OTHER)(record))
 
 
-def computing(monkeypatch: pytest.MonkeyPatch, capability: str) -> None:
-    """As if this machine had these vector instructions."""
-    here = arithmetic_here("cpu") | {"capability": capability}
+def computing(monkeypatch: pytest.MonkeyPatch, capability: str, **arithmetic: str) -> None:
+    """As if this machine had these vector instructions, or another arithmetic."""
+    here = arithmetic_here("cpu") | {"capability": capability} | arithmetic
     monkeypatch.setattr(referring, "arithmetic_here", lambda device: here)
     monkeypatch.setattr("thiefbench.leaderboard.growing.arithmetic_here", lambda device: here)
+
+
+def of_torch(store: Path, version: str, seeds: tuple[int, ...]) -> None:
+    """Edit the shared cells of a store: as another version of torch would have made them."""
+    for seed in seeds:
+        for role in ROLES:
+            changed(
+                store,
+                cell_at(*role, seed=seed),
+                lambda record: record.model_copy(update={"provenance": record.provenance | {"torch": version}}),
+            )
 
 
 @pytest.fixture(scope="module")
@@ -225,12 +236,27 @@ def test_each_machine_is_measured_against_its_own_set(
     assert f"capability {OTHER}" in submit.measured_against(there)[0]
     assert published_threads(suite(), scene.board.shared) == 1
     computing(monkeypatch, "SSE10")
+    neither = prepared(tmp_path / "3", tmp_path / "empty", scene.board.shared)
+    assert neither.references.of is not None
+    assert neither.references.of.name == "", "the first one"
+    computing(monkeypatch, "SSE10", torch="2.14.9")
     with pytest.raises(EntryError) as refused:
-        prepared(tmp_path / "3", tmp_path / "empty", scene.board.shared)
+        prepared(tmp_path / "4", tmp_path / "empty", scene.board.shared)
     said = str(refused.value)
     assert "no set of published cells of tiny-v1 is one for this store and machine: cpu-" in said
-    assert f"; {scene.name}: 4 of the 4 published cells" in said
-    assert "(here: SSE10)" in said
+    assert f"; {scene.name}: the entry's own cells cannot be measured against 4 of the 4 published cells" in said
+    assert "(here: 2.14.9)" in said
+
+
+def test_own_cells_decide_which_set_is_theirs(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever they are submitted from."""
+    computing(monkeypatch, OTHER)
+    own = prepared(tmp_path / "1", scene.board.store, scene.board.shared)
+    computing(monkeypatch, "SSE10")
+    of_there = prepared(tmp_path / "2", scene.there, scene.board.shared)
+    for each, name in ((own, ""), (of_there, scene.name)):
+        assert each.references.of is not None
+        assert each.references.of.name == name
 
 
 def test_entries_of_two_sets_are_rescored_and_shown(scene: Scene, tmp_path: Path) -> None:
@@ -255,7 +281,7 @@ def test_a_processor_of_another_maker_is_measured_against_the_set_and_says_so(
     maker = maker_of(provenance("cpu", threads=0))
     monkeypatch.setattr(submit, "provenance", lambda device, threads: {"processor_model": "Amber family 1"})
     said = submit.measured_against(own)[1]
-    assert f"on a processor made by {maker}, the defense's own on one made by Amber: their last bits differ" in said
+    assert f"on different processors (maker {maker} and Amber): their last bits differ" in said
     folder = Path(shutil.copytree(scene.first.folder, tmp_path / "entries/mine"))
     told = json.loads((folder / "entry.json").read_text())
     told["machine"]["processor_model"] = "Amber family 1"
@@ -264,23 +290,42 @@ def test_a_processor_of_another_maker_is_measured_against_the_set_and_says_so(
             (folder / "entry.json").write_text(json.dumps(told))
         (of_suite,) = site_board(entry.parent, tmp_path / "verified", scene.board.shared).suites
         (row,) = [row for row in shown_suite(of_suite, 0)["rows"] if row["page"]]
-        assert any("own on one made by Amber" in note for note in row["footnotes"]) == noted
+        assert any("and Amber): their last bits differ" in note for note in row["footnotes"]) == noted
 
 
-def test_a_set_that_lacks_seeds_does_not_let_an_entry_choose_these(
+def test_a_set_that_lacks_seeds_is_not_mixed_with_one_that_has_them(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At seed 1 the further set has nothing, and the first one has: neither may be mixed with the other."""
+    """At seed 1 the further set has nothing, and the first one has: both seeds are measured against the first one."""
     both = suite(seeds=(0, 1))
     made_entries.tiny(both, monkeypatch)
     computing(monkeypatch, OTHER)
+    whole = prepared(tmp_path, tmp_path / "empty", scene.board.shared, of=both)
+    assert whole.references.of is not None
+    assert (len(whole.references.cells), whole.references.of.name) == (8, "")
+    one = prepared(tmp_path, tmp_path / "empty", scene.board.shared, of=both, seeds=1)
+    assert one.references.of is not None
+    assert (len(one.references.cells), one.seeds, one.references.of.name) == (4, (0,), scene.name)
+
+
+def test_a_set_of_another_torch_that_has_further_seeds_is_no_choice(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the entry has those seeds that the set of this torch has."""
+    both = suite(seeds=(0, 1))
+    made_entries.tiny(both, monkeypatch)
+    copy = copy_of(scene.board, tmp_path)
+    shutil.rmtree(copy.shared / TITLE / "cells")
+    publish_all(Board(scene.board.store, copy.shared), (0,))
+    of_torch(copy.store, "2.14.9", (0, 1))
+    publish_all(copy, (0, 1), beside=True)
     with pytest.raises(EntryError) as refused:
-        prepared(tmp_path, tmp_path / "empty", scene.board.shared, of=both)
+        prepared(tmp_path, tmp_path / "empty", copy.shared, of=both)
     assert "4 cells of tiny-v1 that another set has published are not in the one that goes with this" in str(
         refused.value
     )
     assert "submit the first 1 seed alone (--seeds 1)" in str(refused.value)
-    one = prepared(tmp_path, tmp_path / "empty", scene.board.shared, of=both, seeds=1)
+    one = prepared(tmp_path, tmp_path / "empty", copy.shared, of=both, seeds=1)
     assert (len(one.references.cells), one.seeds) == (4, (0,))
 
 
@@ -302,7 +347,30 @@ def test_own_cells_do_not_go_with_another_set(scene: Scene, tmp_path: Path) -> N
     for archive in (None, lie.archive):
         found = verified(lie, archive=archive)
         assert found.verdict == "rejected"
-        assert "its own cells were made with capability" in found.reasons[0]
+        assert "there is a set that was made as they were (the first one)" in found.reasons[0]
+
+
+def test_own_cells_go_with_another_set_where_none_is_theirs(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until a set of theirs is published; then the row is written anew, from the cells that it has."""
+    computing(monkeypatch, "SSE10")
+    store = Path(shutil.copytree(scene.board.store, tmp_path / "store"))
+    for cell in scene.first.entry.brought:
+        directory = Store(store).cell(cell.cell_id)
+        directory.write(made_on("SSE10")(Record.model_validate(read_sealed(directory.record_path))))
+    of = made(tmp_path / "made", HEARS, monkeypatch, store=store, shared=scene.board.shared)
+    found = verified(of)
+    assert (found.verdict, found.flags, of.entry.shared_set) == ("rescored", (), "")
+    copy = copy_of(Board(store, scene.board.shared), tmp_path / "copy")
+    for role in ROLES:
+        changed(copy.store, cell_at(*role), made_on("SSE10"))
+    name = publish_all(copy, (0,), beside=True).folder.name
+    found = verified(of, shared=copy.shared)
+    assert found.verdict == "rejected"
+    assert f"a set that was made as they were ({name}); submit it again, which runs nothing again" in found.reasons[0]
+    again = made(tmp_path / "again", HEARS, monkeypatch, store=store, shared=copy.shared)
+    assert (verified(again, shared=copy.shared).verdict, again.entry.shared_set) == ("rescored", name)
 
 
 def test_a_manifest_that_says_another_machine_does_not_help(scene: Scene, tmp_path: Path) -> None:
@@ -315,7 +383,7 @@ def test_a_manifest_that_says_another_machine_does_not_help(scene: Scene, tmp_pa
     path.write_text(json.dumps(told))
     found = verified(lie)
     assert found.verdict == "rejected"
-    assert any("was made with" in reason and OTHER in reason for reason in found.reasons)
+    assert any("was not made as its delivery says" in reason and OTHER in reason for reason in found.reasons)
 
 
 def test_brought_cells_are_compared_with_the_set_that_they_say_they_are_like(

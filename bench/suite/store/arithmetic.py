@@ -5,8 +5,11 @@ can move to another machine; instead, reports say if cells of one comparison dif
 
 So does the processor's maker, probably as torch's matrix library chooses its loops by it: of 27 cells that an Intel and
 an AMD processor with equal vector instructions trained for 24 rounds, 10 had other completions, the first of them in
-rounds 18 to 24. Nearly everybody has one of the two, so published cells serve both, and a row says where the makers
-differ.
+rounds 18 to 24.
+
+Between processors, cells are equal for the first rounds and independent samples of one experiment from then on. So they
+can be measured against each other (`comparable`), and a row says where they differ. Another version of torch may change
+more than last bits.
 """
 
 from __future__ import annotations
@@ -35,6 +38,11 @@ def arithmetic_of(record: Record) -> dict[str, str]:
 def arithmetic_here(device: str) -> dict[str, str]:
     """Of this machine."""
     return _of(provenance.provenance(device, threads=0), device)
+
+
+def comparable(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether cells of two arithmetics can be measured against each other: whether torch's version is the same."""
+    return one.get("torch") == other.get("torch")
 
 
 def computed_here(device: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ from thiefbench.leaderboard import published as published_module
 from thiefbench.leaderboard import referring, submit
 from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.entry import EntryError, read_entry
-from thiefbench.leaderboard.published import Published, PublishedCell, published_sets
+from thiefbench.leaderboard.published import Published, PublishedCell, processors_apart, published_sets
 from thiefbench.leaderboard.site.board import board as site_board
 from thiefbench.leaderboard.site.entry_page import shown_entry
 from thiefbench.leaderboard.site.judging import read
@@ -46,7 +46,8 @@ from thiefbench.leaderboard.verification import verify as verify_module
 from thiefbench.leaderboard.verification.baseline import other_cells
 from thiefbench.leaderboard.verification.verdict import Verification, write_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
-from thiefbench.suite.store.records import Record, Store
+from thiefbench.suite.store.arithmetic import arithmetic_here
+from thiefbench.suite.store.records import Record, Store, read_sealed
 
 HEARS = f"{CHEATS}:Hears"
 
@@ -137,30 +138,62 @@ def test_only_its_own_cells_are_run(scene: Scene, tmp_path: Path) -> None:
     assert cells == [each.scores for each in scene.referring.entry.cells], "and gives the same scores"
 
 
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if this machine had other vector instructions."""
-    monkeypatch.setattr(referring, "arithmetic_here", lambda device: {"torch": "2.15.0", "capability": "SSE9"})
+def elsewhere(monkeypatch: pytest.MonkeyPatch, **arithmetic: str) -> None:
+    """As if this machine had other vector instructions, or another arithmetic."""
+    here = arithmetic_here("cpu") | {"capability": "SSE9"} | arithmetic
+    monkeypatch.setattr(referring, "arithmetic_here", lambda device: here)
 
 
-def test_on_a_machine_that_computes_otherwise_it_says_so_before_anything_is_run(
+def test_with_another_torch_it_says_so_before_anything_is_run(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere(monkeypatch)
+    elsewhere(monkeypatch, torch="2.14.9")
     with pytest.raises(EntryError) as refused:
         prepared(tmp_path, tmp_path / "empty", scene.board.shared)
     said = str(refused.value)
-    assert "4 of the 4 published cells of tiny-v1 are not those of this store and machine" in said
-    assert "(here: SSE9)" in said
+    assert "own cells cannot be measured against 4 of the 4 published cells of tiny-v1" in said
+    assert "(here: 2.14.9)" in said
     assert '--own-shared "REASON"' in said
-    own = prepared(tmp_path, tmp_path / "empty", scene.board.shared, own_shared="our CPU is another one")
+    own = prepared(tmp_path, tmp_path / "empty", scene.board.shared, own_shared="our torch is another one")
     assert (dict(own.references.cells), len(own.brought)) == ({}, 6), "it runs and brings all of them"
     assert "self-reported until" in submit.measured_against(own)[0]
+
+
+def test_a_processor_with_other_vector_instructions_is_measured_against_the_published_cells(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own cells are samples of the same experiment; the entry and the board say so."""
+    elsewhere(monkeypatch)
+    own = prepared(tmp_path, tmp_path / "empty", scene.board.shared)
+    assert len(own.references.cells) == 4
+    entry = submit.write(own, [made_on("SSE9")(record) for record in submit.run(own, tiny.Watcher())])
+    assert (len(entry.brought), entry.manifest.machine["capability"]) == (2, "SSE9")
+    here = arithmetic_here("cpu")["capability"]
+    said = f"(vector instructions {here} and SSE9): their last bits differ"
+    assert said in processors_apart(entry.manifest.machine, entry.published.values())
+
+
+def test_a_store_begun_with_other_vector_instructions_goes_on_there(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a row's own cells, all are made alike."""
+    copy = copy_of(scene.board, tmp_path)
+    mine = prepared(tmp_path, copy.store, copy.shared)
+    one, other = (Store(copy.store).cell(cell.cell_id) for cell in scene.referring.entry.brought)
+    shutil.rmtree(one.path)
+    elsewhere(monkeypatch)
+    with pytest.raises(EntryError, match=r"still to be run, and not on this machine: those that the store has were"):
+        submit.run(mine, tiny.Watcher())
+    other.write(made_on("SSE9")(Record.model_validate(read_sealed(other.record_path))))
+    records = submit.run(mine, tiny.Watcher())
+    with pytest.raises(EntryError, match=r"SSE9.*; all cells that an entry brings are made alike"):
+        submit.write(mine, records)
 
 
 def test_a_finished_store_can_be_submitted_from_any_machine(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere(monkeypatch)
+    elsewhere(monkeypatch, torch="2.14.9")
     own = prepared(tmp_path, scene.board.store, scene.board.shared)
     assert len(own.references.cells) == 4
     assert submit.write(own, submit.run(own, tiny.Watcher())).cells == scene.referring.entry.cells
@@ -169,25 +202,32 @@ def test_a_finished_store_can_be_submitted_from_any_machine(
     unfinished = next(cell.cell_id for cell in scene.referring.entry.brought if cell.role == mine.role)
     shutil.rmtree(Store(copy.store).cell(unfinished).path)
     own = prepared(tmp_path / "2", copy.store, copy.shared)
-    with pytest.raises(EntryError, match="still to be run, and not on this machine"):
+    with pytest.raises(EntryError, match="still to be run, and not on this machine: the published ones beside them"):
         submit.run(own, tiny.Watcher())
 
 
-def test_a_store_whose_shared_cells_differ_is_not_measured_against_the_published_ones(
-    scene: Scene, tmp_path: Path
+@pytest.mark.parametrize(("capability", "refused"), [("", True), ("SSE9", False)])
+def test_a_store_s_shared_cells_must_be_the_published_ones_where_bits_are_promised(
+    scene: Scene, tmp_path: Path, capability: str, refused: bool
 ) -> None:
+    """One that the same model of processor computed otherwise tells that something is wrong."""
     copy = copy_of(scene.board, tmp_path)
-    near_tie(copy.store, cell_at("attack"), "SSE9")
-    with pytest.raises(EntryError) as refused:
+    near_tie(copy.store, cell_at("attack"), capability)
+    if not refused:
+        assert len(prepared(tmp_path, copy.store, copy.shared).references.cells) == 4
+        return
+    with pytest.raises(EntryError) as said:
         prepared(tmp_path, copy.store, copy.shared)
-    assert "x none, seed 0: the store's completions differ from the evaluation after round 4 on" in str(refused.value)
-    assert "capability SSE9" in str(refused.value)
+    assert "x none, seed 0: the store's completions differ from the evaluation after round 4 on" in str(said.value)
 
 
-def test_own_cells_that_were_computed_otherwise_are_refused(scene: Scene, tmp_path: Path) -> None:
+def test_own_cells_of_another_torch_are_refused(scene: Scene, tmp_path: Path) -> None:
     own = prepared(tmp_path, scene.board.store, scene.board.shared)
-    records = [made_on("SSE9")(record) for record in submit.run(own, tiny.Watcher())]
-    with pytest.raises(EntryError, match=r"was made with .*SSE9.*, and the published cells"):
+    records = [
+        record.model_copy(update={"provenance": record.provenance | {"torch": "2.14.9"}})
+        for record in submit.run(own, tiny.Watcher())
+    ]
+    with pytest.raises(EntryError, match=r"was made with torch 2\.14\.9.*, and the published cells"):
         submit.write(own, records)
 
 
