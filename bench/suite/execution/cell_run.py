@@ -129,7 +129,8 @@ def run_cell(
         what: its `identity`.
         directory: where it leaves its files.
         progress: called with (rounds done, rounds) at the start and after every round.
-        stop: called after every round; if it returns True, the cell is checkpointed and the run stops.
+        stop: called after every round, of a rehearsal too; if it returns True, the cell is checkpointed and the run
+            stops.
         recorded: rounds whose weights are stored; `keep_weights_of` adds those that a restart missed.
         note: receives messages for the user, such as that a judge does not answer.
         maker: makes its defense and its attack.
@@ -146,7 +147,7 @@ def run_cell(
     keep_freed_memory()
     shared = None
     if share and runtime is ALONE and may_share(spec):
-        shared = SharedRounds(spec, what, directory, shared_bytes)
+        shared = SharedRounds(spec, what, directory, shared_bytes, stop, note)
     try:
         return _run_cell(spec, what, directory, progress, stop, recorded, note, maker, runtime, shared, share)
     except NotReproducedError:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,19 +157,34 @@ class SharedRehearsal:
         swarm: the cell's swarm.
         start: the cell's first mark in the role "attack".
         kept: the rounds that cells with this mark have stored.
+        stop: called after every round and evaluation of a copy; if it returns True, the rehearsal is given up.
+        begins: called before the first copy is made.
 
     Attributes:
         reproduced: False once an update has not given the recorded gradient norm.
         taken: by copy, in order, the cell from which each round was taken over, under its number.
     """
 
-    def __init__(self, swarm: RehearsingSwarm, start: str, kept: KeptRounds) -> None:
+    def __init__(
+        self,
+        swarm: RehearsingSwarm,
+        start: str,
+        kept: KeptRounds,
+        stop: Callable[[], bool] = lambda: False,
+        begins: Callable[[], None] = lambda: None,
+    ) -> None:
         self._swarm, self._start, self.kept = swarm, start, kept
+        self._stop, self._begins = stop, begins
         self.reproduced = True
         self.taken: list[dict[int, str]] = []
 
     def copied(self, attack: Attack) -> Rounds:
         """A fresh copy of the swarm for an attack."""
+        if not self.taken:
+            self._begins()
+        return _Stoppable(self._copied(attack), self._stop)
+
+    def _copied(self, attack: Attack) -> Rounds:
         backend = WatchingBackend()
         copy = self._swarm.copied(attack, backend)
         self.taken.append({})
@@ -188,6 +203,31 @@ class SharedRehearsal:
         """Which rounds were taken over and from where, in words; empty if there are none."""
         copies = ((number, spans_of(taken)) for number, taken in enumerate(self.taken, 1))
         return "; ".join(f"copy {number}: {spans}" for number, spans in copies if spans)
+
+
+@dataclass(frozen=True)
+class _Stoppable:
+    """A copy of the swarm that stops when it is told to (`thiefbench.engine.rehearsal.Rounds`).
+
+    Raises:
+        KeyboardInterrupt: `stop` returned True after a round or an evaluation, which is kept.
+    """
+
+    rounds: Rounds
+    stop: Callable[[], bool]
+
+    def round(self, number: int) -> RoundRecord:
+        """Play a round."""
+        return self._unless_stopped(self.rounds.round(number))
+
+    def evaluate(self, number: int, completions: int) -> RoundRecord:
+        """Evaluate after a round."""
+        return self._unless_stopped(self.rounds.evaluate(number, completions))
+
+    def _unless_stopped(self, record: RoundRecord) -> RoundRecord:
+        if self.stop():
+            raise KeyboardInterrupt
+        return record
 
 
 class _SharedCopy:

@@ -54,9 +54,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
@@ -237,17 +237,28 @@ class SharedRounds:
         what: its `identity`.
         directory: the cell's directory; the trajectories of all cells are in the store's folder `shared`.
         most_bytes: the most bytes for all weights there.
+        stop: called after every round of a rehearsal; if it returns True, the rehearsal is given up.
+        note: receives a message when a rehearsal begins.
 
     Attributes:
         taken: the cell from which each shared round was taken over.
         rehearsed: which rounds of the rehearsal were taken over, and from which cells.
     """
 
-    def __init__(self, spec: CellSpec, what: Mapping[str, Any], directory: CellDir, most_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        spec: CellSpec,
+        what: Mapping[str, Any],
+        directory: CellDir,
+        most_bytes: int = 0,
+        stop: Callable[[], bool] = lambda: False,
+        note: Callable[[str], None] = lambda message: None,
+    ) -> None:
         self.backend = _Backend(spec.batches)
         self._spec, self._what, self._cell = spec, what, directory.path.name
         self._attack = digest(json.dumps([what["cell"]["attack"], what["sources"]["attack"]]))
         self._cells, self._most_bytes = directory.path.parent, most_bytes
+        self._stop, self._note = stop, note
         self._others: list[_Followed] | None = None
         self._rewards: StoredRewards | None = None
         self.taken: dict[int, str] = {}
@@ -306,6 +317,7 @@ class SharedRounds:
         Before the first one the attack rehearses, because its choice decides whom the cell can follow.
 
         Raises:
+            KeyboardInterrupt: `stop` returned True during the rehearsal, whose rounds so far are kept.
             NotReproducedError: see there.
         """
         if self._marks is not None and not self._swarm.prepared:
@@ -332,7 +344,7 @@ class SharedRounds:
         what = {**self._what, "cell": self._what["cell"] | {"role": "attack"}}
         start = start_mark(spec, what, self._swarm.attack.libraries())
         kept = KeptRounds(self._folder.parent / start, self._cell, what["cell"], self._most_bytes)
-        rehearsal = SharedRehearsal(self._swarm, start, kept)
+        rehearsal = SharedRehearsal(self._swarm, start, kept, self._stop, partial(self._note, self._rehearses()))
         self._attack_unchanged &= fields_of(self._swarm.attack) == self._fields  # by the evaluation before it
         self._swarm.rehearses_on = rehearsal.copied
         self._swarm.prepare()
@@ -343,6 +355,9 @@ class SharedRounds:
         self._fields = fields_of(self._swarm.attack)
         if self._fields is None or seeds_unrecorded(self._spec.swarm, self._swarm.attack.threat):
             self._marks = None
+
+    def _rehearses(self) -> str:
+        return f"{self._spec.label}: its attack rehearses before round 1, which may take longer than the cell itself"
 
     def end(self, record: RoundRecord) -> tuple[RoundRecord, pa.Table | None]:
         """Finish a round: its record with the update's gradient norm, and the evaluation's rows if they are known.

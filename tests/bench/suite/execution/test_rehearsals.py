@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,27 @@ def test_a_cell_killed_while_it_rehearses_finds_its_rounds(
     assert names[0] == names[1], "nothing half-written is left, and no round is there twice"
     assert [path.read_bytes() for path in kept(parts)] == [path.read_bytes() for path in kept(whole)]
     assert played == writes // 2, "what was finished is kept"
+
+
+class Interrupts(Watcher):
+    """Presses Ctrl-C as soon as a rehearsal begins."""
+
+    def note(self, message: str) -> None:
+        super().note(message)
+        if "rehearses before round 1" in message:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_stops_a_rehearsal_after_its_round(tmp_path: Path) -> None:
+    """A rehearsal of `auto` takes minutes."""
+    both, whole, parts, watcher = tries("none", until(2)), tmp_path / "whole", tmp_path / "parts", Interrupts()
+    run(both, whole)
+    with pytest.raises(KeyboardInterrupt):
+        run(both, parts, watcher)
+    assert watcher.notes[1:] == ["stopping after this round; press Ctrl-C again to stop at once"]
+    assert len(kept(parts)) == 1, "the round is kept"
+    run(both, parts)
+    equal(both, parts, whole)
 
 
 @pytest.mark.parametrize("damage", ["flip", "all", *at_length("delete", "half")])
