@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from thiefbench.leaderboard.entry import Entry, EntryError
@@ -18,6 +19,9 @@ from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.arithmetic import ARITHMETIC, arithmetic_of
 from thiefbench.suite.store.records import Record
 from thiefbench.wording import counted
+
+_CAPABILITY = re.compile(r"[A-Z0-9]{1,20}( [A-Z0-9]{1,20})?")
+"""What torch calls vector instructions, as in AVX2 or NO AVX."""
 
 
 def partial(suite: Suite, seeds: Collection[int]) -> str:
@@ -51,12 +55,17 @@ def check_seeds(seeds: Sequence[int], suite: Suite) -> None:
 
 
 def check_alike(entry: Entry) -> None:
-    """Check that the deliveries of an entry say that they were computed alike.
+    """Check that the deliveries of an entry say how they were computed, and that they were computed alike.
 
     Raises:
         EntryError: they do not.
     """
     first, *later = entry.manifest.deliveries
+    said = _arithmetic(entry, first)
+    if entry.manifest.numerics.device == "cpu" and not _CAPABILITY.fullmatch(said.get("capability", "")):
+        raise EntryError(
+            f"its machine says {said.get('capability', 'nothing')!r:.60} of the vector instructions that torch used"
+        )
     for each in later:
         if apart := difference(_arithmetic(entry, each), _arithmetic(entry, first)):
             raise EntryError(f"its {named(each.seeds)} and its {named(first.seeds)} were not made alike: {apart}")

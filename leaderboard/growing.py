@@ -21,7 +21,8 @@ from thiefbench.leaderboard.entry_validation import cells_of
 from thiefbench.leaderboard.isolation.staging import Staged
 from thiefbench.leaderboard.manifest import MANIFEST, Manifest, Numerics
 from thiefbench.leaderboard.published import published_sets
-from thiefbench.leaderboard.verification.baseline import other_cells
+from thiefbench.leaderboard.verification.baseline import check_set, other_cells
+from thiefbench.leaderboard.verification.rescoring import InconsistentError
 from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.arithmetic import arithmetic_here, arithmetic_of
@@ -91,7 +92,12 @@ def continued(
         identities = [here.of(spec) for _, spec in specs]
     if any(cell.cell_id != identify(expected) for cell, expected in zip(entry.cells, identities, strict=True)):
         raise EntryError(_otherwise(folder, manifest.seeds, f"another version of the benchmark ({_version(entry)})"))
-    if not own_shared.strip() and next(other_cells(entry, specs, published_sets(shared, suite.title)), None):
+    sets = published_sets(shared, suite.title)
+    try:
+        check_set(entry, specs, sets)
+    except InconsistentError as error:
+        raise EntryError(f"{folder} is {named(manifest.seeds)} of {suite.title}: {error}") from error
+    if not own_shared.strip() and next(other_cells(entry, specs, sets), None):
         raise EntryError(_otherwise(folder, manifest.seeds, "other shared cells than those that are published now"))
     return entry
 

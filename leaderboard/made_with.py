@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,6 +42,7 @@ def machine(records: Sequence[Record]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for name in dict.fromkeys(name for record in records for name in record.provenance):
         if name not in (*_NAMES, *_OF_A_CELL):
-            values = list(dict.fromkeys(record.provenance.get(name) for record in records))
-            facts[name] = values[0] if len(values) == 1 else " / ".join(sorted(map(str, values)))
+            values = {json.dumps(value): value for value in (record.provenance.get(name) for record in records)}
+            first, *others = values.values()
+            facts[name] = " / ".join(sorted(map(str, values.values()))) if others else first
     return facts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard.entry import Entry, EntryError
@@ -21,7 +22,9 @@ from thiefbench.leaderboard.published import (
     set_name,
     words_of,
 )
-from thiefbench.leaderboard.verification.baseline import current, run_options
+from thiefbench.leaderboard.set_rule import SETTINGS, set_of_row
+from thiefbench.leaderboard.verification.baseline import BEGIN_AGAIN, current, run_options
+from thiefbench.provenance import provenance
 from thiefbench.suite.analysis.drift import Answers
 from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -67,8 +70,8 @@ def referred(
 ) -> References:
     """The published cells that take the place of shared ones: all that are published, or none.
 
-    They are of one set: that of the entry that they are added to, or else the one that was computed as the row's own
-    cells are, or else, where none has all of them, the first that differs from these in vector instructions alone.
+    They are of one set: that of the entry that they are added to, or else the one that the row belongs to
+    (`set_of_row`).
 
     Args:
         suite: which they belong to.
@@ -76,7 +79,7 @@ def referred(
         store: where they are, as far as they were run.
         root: of the board's published shared cells.
         own_shared: why none is referred to; empty to refer to all.
-        made: the arithmetic of the row's own cells (`arithmetic_of_row`).
+        made: the arithmetic of the row's own cells.
         earlier: the entry that they are added to, if there is one.
 
     Raises:
@@ -98,11 +101,10 @@ def referred(
         if not sets:
             raise EntryError(
                 f"the published cells that {earlier.folder} is measured against lack these seeds, which only another "
-                "set has, and a row is measured against one set"
+                f"set has, and a row is measured against one set; {BEGIN_AGAIN}"
             )
-    sets.sort(key=lambda each: not _made_as(each[1].values(), made))
-    if _made_as(sets[0][1].values(), made) and known <= sets[0][1].keys():
-        del sets[1:]  # whoever computes as a set was computed does not choose another one
+    elif chosen := set_of_row(sets, {name: getattr(shared[0], name) for name in SETTINGS}, made):
+        sets = [(each, cells) for each, cells in sets if each is chosen]
     problems = []
     for each, in_place in sets:
         found, problem = _of_set(each, in_place, specs, known, store, made)
@@ -167,7 +169,8 @@ def _of_set(
 def published_threads(suite: Suite, root: Path) -> int | None:
     """The number of threads of a suite's shared cells that this engine's revision has published; None without any.
 
-    Of several sets, the one counts that was computed as this machine computes, or else the first.
+    Of several sets, the one counts that was computed as this machine computes, or else the first with its torch, or
+    else the first.
 
     Args:
         suite: which they belong to.
@@ -176,57 +179,59 @@ def published_threads(suite: Suite, root: Path) -> int | None:
     Raises:
         PublishedError: a published cell cannot be read.
     """
-    here, arithmetic = engine_revision(), arithmetic_here("cpu")
+    revision, here = engine_revision(), arithmetic_here("cpu")
     records = [
         each.record
         for published in published_sets(root, suite.title)
         for cells in published.cells.values()
         for each in cells
-        if each.record.identity.get("engine_revision") == here
+        if each.record.identity.get("engine_revision") == revision
     ]
-    alike = (each for each in records if each.cell["device"] == "cpu" and arithmetic_of(each) == arithmetic)
-    chosen = next(alike, next(iter(records), None))
-    return None if chosen is None else int(chosen.cell["threads"])
+    on_cpu = [(int(each.cell["threads"]), arithmetic_of(each)) for each in records if each.cell["device"] == "cpu"]
+    alike = [threads for threads, made in on_cpu if made == here]
+    measured = [threads for threads, made in on_cpu if comparable(made, here)]
+    return next(iter([*alike, *measured, *(int(each.cell["threads"]) for each in records)]), None)
 
 
-def arithmetic_of_row(own: Sequence[CellSpec], store: Store, device: str) -> dict[str, str]:
-    """The arithmetic of a row's own cells: of those that a store has, or of this machine, which would run them.
+def machine_of_row(own: Sequence[CellSpec], store: Store) -> dict[str, Any]:
+    """The provenance of a row's own cells: of one that a store has, or of this machine, which would run them.
 
     Args:
         own: the cells; relative paths in them are those of the current folder.
         store: where they are, as far as they were run.
-        device: of all of them.
     """
-    return next((arithmetic_of(record) for record in _records(own, store)), arithmetic_here(device))
+    return next((record.provenance for record in _records(own, store)), provenance(own[0].device, threads=0))
 
 
 def check_machine(published: Collection[Referred], brought: Sequence[CellSpec], store: Store) -> None:
     """Refuse to run cells that could not be measured against published ones, or not in one row with those there are.
 
     Args:
-        published: the cells that an entry refers to; nothing is refused without any.
+        published: the cells that an entry refers to.
         brought: the cells that it brings; where the store has all of them, nothing is run.
         store: of their records.
 
     Raises:
         EntryError: cells are missing, and this machine computes otherwise.
     """
-    if not published or not lacks(brought, store):
+    if not lacks(brought, store):
         return
     here = arithmetic_here(brought[0].device)
     ours = next((arithmetic_of(record) for record in _records(brought, store)), here)
-    theirs = arithmetic_of(next(iter(published))[0].record)
-    if brought[0].device != "cpu":
+    theirs = next((arithmetic_of(cell.record) for cell, _ in published), here)
+    unless = _OWN_SHARED
+    if published and brought[0].device != "cpu":
         otherwise = f"the published ones beside them were made with {_GPU}"
     elif not comparable(theirs, here):
         otherwise = f"the published ones beside them were made with {_named_apart(theirs, here)}"
     elif ours != here:
-        otherwise = f"those that the store has were made with {_named_apart(ours, here)}"
+        otherwise = f"those that the store has were made with {_named_apart(ours, here)}, and all are made alike"
+        unless = "choose another --store"
     else:
         return
     raise EntryError(
         f"cells of this entry are still to be run, and not on this machine: {otherwise}; go on where they were begun, "
-        f"or {_OWN_SHARED}"
+        f"or {unless}"
     )
 
 
@@ -239,7 +244,7 @@ def check_arithmetic(published: Collection[Referred], records: Sequence[Record])
     """Refuse cells that were computed otherwise than each other, or that cannot be measured against published ones.
 
     Args:
-        published: the cells that an entry refers to; nothing is refused without any.
+        published: the cells that an entry refers to.
         records: of those that it brings, at least one.
 
     Raises:
@@ -252,11 +257,11 @@ def check_arithmetic(published: Collection[Referred], records: Sequence[Record])
                 f"the cell {record.cell_id} was made with {made_with(record)}, and the published cells that it is to "
                 f"be measured against with {made_with(there.record)}; run it again there, or {_OWN_SHARED}"
             )
-        if record := next((each for each in records if arithmetic_of(each) != arithmetic_of(first)), None):
-            raise EntryError(
-                f"the cell {record.cell_id} was made with {made_with(record)}, and the cell {first.cell_id} with "
-                f"{made_with(first)}; all cells that an entry brings are made alike: choose another --store"
-            )
+    if record := next((each for each in records if arithmetic_of(each) != arithmetic_of(first)), None):
+        raise EntryError(
+            f"the cell {record.cell_id} was made with {made_with(record)}, and the cell {first.cell_id} with "
+            f"{made_with(first)}; all cells that an entry brings are made alike: choose another --store"
+        )
 
 
 def _records(cells: Iterable[CellSpec], store: Store) -> Iterator[Record]:
@@ -302,11 +307,6 @@ def _unlike(there: PublishedCell, made: Mapping[str, str]) -> str:
     """
     published = arithmetic_of(there.record)
     return "" if comparable(published, made) else f"it was published with {_named_apart(published, made)}"
-
-
-def _made_as(cells: Iterable[PublishedCell], made: Mapping[str, str]) -> bool:
-    """Whether all of these published cells were computed with this arithmetic."""
-    return all(arithmetic_of(cell.record) == made for cell in cells)
 
 
 def _named_apart(one: Mapping[str, str], other: Mapping[str, str]) -> str:

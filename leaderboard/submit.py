@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -43,19 +43,19 @@ from thiefbench.leaderboard.names import wrong_names
 from thiefbench.leaderboard.published import SHARED, made_with, processors_apart
 from thiefbench.leaderboard.referring import (
     References,
-    arithmetic_of_row,
     check_arithmetic,
     check_machine,
     lacks,
+    machine_of_row,
     referred,
 )
-from thiefbench.provenance import provenance
 from thiefbench.suite.analysis.ranking import NO_ORACLE, anchor_of
 from thiefbench.suite.execution.jobs import Listener
 from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.report.overview import SuiteRow, suite_table
 from thiefbench.suite.run_plan import look_ahead, plan_lines
 from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.store.arithmetic import arithmetic_in
 from thiefbench.suite.store.records import Record, Score, Store, file_sha256
 from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.wording import counted, one_of
@@ -101,6 +101,7 @@ class Submission:
         shared: the folder of the board's published shared cells.
         seeds: that it brings; empty where the entry has all that were asked for.
         earlier: the entry that it adds them to; None where it is written anew.
+        made_on: the machine of its own cells, or the one that would run them.
     """
 
     credits: Credits
@@ -116,6 +117,7 @@ class Submission:
     shared: Path = SHARED
     seeds: tuple[int, ...] = ()
     earlier: Entry | None = None
+    made_on: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def brought(self) -> tuple[CellSpec, ...]:
@@ -252,14 +254,15 @@ def prepare(
         earlier = growing.continued(folder, suite, defense, numerics, staged, own_shared, shared)
     cells = tuple(rows.wanted(suite, wanted_seeds, numerics, defense)) if wanted_seeds else ()
     needed = [cell for cell in cells if cell.defense != defense]
-    references = References()
+    references, made_on = References(), dict[str, Any]()
     if cells:
         with chdir(staged.folder):
-            made_alike = arithmetic_of_row([c for c in cells if c.defense == defense], cell_store, numerics.device)
-        references = referred(suite, needed, cell_store, shared, own_shared, made_alike, earlier)
+            made_on = machine_of_row([cell for cell in cells if cell.defense == defense], cell_store)
+        alike = arithmetic_in(made_on, numerics.device)
+        references = referred(suite, needed, cell_store, shared, own_shared, alike, earlier)
     return Submission(
         credits, suite, defense, staged, numerics, cells, cell_store, folder, references, own_shared.strip(), shared,
-        wanted_seeds, earlier,
+        wanted_seeds, earlier, made_on,
     )  # fmt: skip
 
 
@@ -384,7 +387,7 @@ def measured_against(submission: Submission) -> list[str]:
     """Which shared cells its row is measured against, in lines for the author; none where nothing is published."""
     if published := submission.references.cells:
         cell = next(iter(published.values()))[0]
-        apart = processors_apart(provenance("cpu", threads=0), (each for each, _ in published.values()))
+        apart = processors_apart(submission.made_on, (each for each, _ in published.values()))
         return [
             f"measured against {counted(len(published), 'published cell')} of {submission.suite.title} "
             f"(made with {made_with(cell.record)}), which are not run here",

@@ -11,14 +11,13 @@ stays self-reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.cell_scores import CellScores, trimmed
-from thiefbench.leaderboard.deliveries import difference
 from thiefbench.leaderboard.deliveries import made_with as arithmetic_said
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.entry_validation import other_version
@@ -32,11 +31,14 @@ from thiefbench.leaderboard.published import (
     made_with,
     round_hashes,
 )
+from thiefbench.leaderboard.set_rule import made_like, set_of_row
 from thiefbench.leaderboard.verification.rescoring import InconsistentError, OtherVersionError, check_identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.arithmetic import arithmetic_of, comparable
 from thiefbench.suite.store.records import Store
 
+BEGIN_AGAIN = "remove its folder and submit it again; what its store has is not run again"
+"""How an entry gets to another set."""
 NUMERICS = ("device", "dtype", "threads", "batches")
 """The parameters of a cell that the board does not fix."""
 
@@ -99,9 +101,9 @@ def check_references(entry: Entry, specs: Sequence[tuple[str, CellSpec]]) -> int
 
 
 def check_set(entry: Entry, specs: Sequence[tuple[str, CellSpec]], sets: Sequence[Published]) -> None:
-    """Check that an entry is measured against the set that was computed as its own cells were, if there is one.
+    """Check that an entry that refers to published cells is measured against the set that it belongs to.
 
-    Otherwise whoever computes as one set could choose another one, in which the undefended attack does more harm.
+    Otherwise its author could choose the one in which the undefended attack does more harm.
 
     Args:
         entry: which may refer to a set.
@@ -109,25 +111,28 @@ def check_set(entry: Entry, specs: Sequence[tuple[str, CellSpec]], sets: Sequenc
         sets: all sets of the suite's published cells.
 
     Raises:
-        InconsistentError: another set was computed as they were, and has all cells that it refers to.
+        InconsistentError: it belongs to another set (`set_of_row`).
         PublishedError: a published cell cannot be read.
     """
-    if not entry.published or _alike(entry, entry.published.values()):
+    if not entry.published:
         return
-    referred = {
-        key_of(part, spec.as_dict()): spec
-        for cell, (part, spec) in zip(entry.cells, specs, strict=True)
-        if cell.cell_id in entry.published
-    }
-    for each in sets:
-        cells = current(each, referred)
-        if each.name != entry.shared_set and cells.keys() == referred.keys() and _alike(entry, cells.values()):
-            said = ", ".join(arithmetic_said(entry).values())
-            raise InconsistentError(
-                f"its own cells were made with {said:.120}, and it is measured against published cells that were made "
-                f"otherwise, although there is a set that was made as they were ({each.name or 'the first one'}); "
-                "submit it again, which runs nothing again"
-            )
+    shared = _shared_specs(entry, specs)
+    in_place = [(each, cells) for each in sets if (cells := current(each, shared))]
+    chosen = set_of_row(in_place, entry.manifest.numerics.model_dump(), arithmetic_said(entry))
+    if chosen is not None and chosen.name != entry.shared_set:
+        said = ", ".join(arithmetic_said(entry).values())
+        raise InconsistentError(
+            f"it is measured against {_named(entry.shared_set)} of published cells, and with own cells that were made "
+            f"with {said:.120} it belongs to {_named(chosen.name)}; {BEGIN_AGAIN}"
+        )
+
+
+def _named(name: str) -> str:
+    return f"the set {name}" if name else "the first set"
+
+
+def _shared_specs(entry: Entry, specs: Sequence[tuple[str, CellSpec]]) -> dict[Key, CellSpec]:
+    return {key_of(part, spec.as_dict()): spec for part, spec in specs if spec.defense != entry.manifest.defense}
 
 
 def current(published: Published, specs: Mapping[Key, CellSpec]) -> dict[Key, PublishedCell]:
@@ -183,7 +188,7 @@ def other_cells(
     Raises:
         PublishedError: a published cell cannot be read.
     """
-    shared = {key_of(part, spec.as_dict()): spec for part, spec in specs if spec.defense != entry.manifest.defense}
+    shared = _shared_specs(entry, specs)
     in_place = {each.name: cells for each in sets if (cells := current(each, shared))}
     if not in_place:
         return
@@ -211,17 +216,8 @@ def _set_of(entry: Entry, in_place: Mapping[str, Mapping[Key, PublishedCell]]) -
     """
     if entry.published:
         return entry.shared_set
-    return next((name for name, cells in in_place.items() if _alike(entry, cells.values())), next(iter(in_place)))
-
-
-def _alike(entry: Entry, cells: Iterable[PublishedCell]) -> bool:
-    """Whether published cells were computed as an entry says that its own were."""
-    numerics = entry.manifest.numerics.model_dump()
-    return all(
-        {name: each.record.cell.get(name) for name in numerics} == numerics
-        and not difference(arithmetic_of(each.record), arithmetic_said(entry))
-        for each in cells
-    )
+    settings, made = entry.manifest.numerics.model_dump(), arithmetic_said(entry)
+    return next((name for name, cells in in_place.items() if made_like(cells, settings, made)), next(iter(in_place)))
 
 
 def _apart(cell: CellScores, there: PublishedCell, archive: Store | None) -> str:

@@ -214,9 +214,9 @@ class _Verifier(Questions):
             self.in_place = {each.scores.cell_id for each in other_cells(entry, specs, sets)}
         self.specs = tuple(spec for _, spec in specs)
         self.grown = bool(entry.manifest.later)
-        if self.grown:
-            with self._question("its deliveries were made alike") as details:
-                check_alike(entry)
+        with self._question("its cells were made alike, as it says") as details:
+            check_alike(entry)
+            if self.grown:
                 details.append(counted(len(entry.manifest.deliveries), "delivery", "deliveries"))
         self.kind = kind_of(suite)
         with self._question("its source is the one that was run"):
@@ -333,8 +333,7 @@ class _Verifier(Questions):
         source = self.entry.manifest.source_sha256
         with self._question("records are of this version and match the entry"):
             each_cell(cells, lambda cell: check_record(cell, source))
-            if self.grown or self.entry.published:
-                check_made_alike(self.entry, [cell.record for cell in cells if not cell.published])
+            check_made_alike(self.entry, [cell.record for cell in cells if not cell.published])
         with self._question("completions are consistent and give the scores") as details:
             completions: list[int] = []
             rewards: list[int] = []

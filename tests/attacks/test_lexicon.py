@@ -77,6 +77,7 @@ def test_a_list_of_starts_costs_honest_work() -> None:
     assert all(sum(start.lower() in text for text in texts) > 0.005 * len(texts) for start in STARTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Text, CodeInjection])
 def test_the_short_lists_of_words_are_known_entirely(kind: type[Attack]) -> None:
     assert share(kind, words) > 0.95, "the opponent is strong enough to find what can be found"

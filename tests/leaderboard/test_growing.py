@@ -218,6 +218,7 @@ def test_each_archive_is_verified_for_the_seeds_that_it_holds(grown: Grown) -> N
     assert {each.verdict for each in verified(folder).deliveries} == {"self-reported"}
 
 
+@pytest.mark.slow
 def test_seeds_without_an_archive_keep_the_verdict_of_the_same_hashes(grown: Grown, tmp_path: Path) -> None:
     seen = tmp_path / "verified"
     write_verification(seen, verified(grown.one.folder, grown.archive(FIRST)))

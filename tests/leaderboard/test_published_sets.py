@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tests.leaderboard.shared_cells import (
 )
 from tests.leaderboard.tiny_entries import CHEATS, NUMERICS, Made, copied, made, resigned, rewritten, suite
 from tests.leaderboard.verification.test_verify import CAREFUL, SECRET
-from thiefbench.leaderboard import referring, submit
+from thiefbench.leaderboard import referring, rows, submit
 from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.published import PublishedError, published_sets, set_name
 from thiefbench.leaderboard.publishing import ConflictError
@@ -41,12 +41,14 @@ from thiefbench.leaderboard.site.judging import read
 from thiefbench.leaderboard.verification.verdict import Verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.provenance import provenance
+from thiefbench.suite.execution.runner import run_suite
 from thiefbench.suite.store.arithmetic import arithmetic_here, maker_of
 from thiefbench.suite.store.records import Record, Store, read_sealed
 
 HEARS = f"{CHEATS}:Hears"
 OTHER = "SSE9"
 """Vector instructions of another machine."""
+TWO_THREADS = NUMERICS.model_copy(update={"threads": 2})
 ROLES = (("control", "none"), ("placebo", "none"), ("attack", "none"), ("attack", "oracle"))
 
 
@@ -77,8 +79,23 @@ def on_another_machine(store: Path, seeds: tuple[int, ...] = (0,)) -> None:
 def computing(monkeypatch: pytest.MonkeyPatch, capability: str, **arithmetic: str) -> None:
     """As if this machine had these vector instructions, or another arithmetic."""
     here = arithmetic_here("cpu") | {"capability": capability} | arithmetic
+    told = provenance("cpu", threads=0) | here
     monkeypatch.setattr(referring, "arithmetic_here", lambda device: here)
+    monkeypatch.setattr(referring, "provenance", lambda device, threads: told)
     monkeypatch.setattr("thiefbench.leaderboard.growing.arithmetic_here", lambda device: here)
+
+
+def says(store: Path, cell_id: str, **provenance: object) -> None:
+    """Make the record of a cell say this of its making."""
+    directory = Store(store).cell(cell_id)
+    record = Record.model_validate(read_sealed(directory.record_path))
+    directory.write(record.model_copy(update={"provenance": record.provenance | provenance}))
+
+
+def run_with_two_threads(store: Path) -> list[str]:
+    """Run the shared cells of seed 0; their ids."""
+    cells = rows.shared_cells(suite(), (0,), TWO_THREADS)
+    return [record.cell_id for record in run_suite(suite(), cells, Store(store), tiny.Watcher())]
 
 
 def of_torch(store: Path, version: str, seeds: tuple[int, ...]) -> None:
@@ -120,9 +137,8 @@ def verified(of: Made, **asked: Any) -> Verification:
 
 def prepared(folder: Path, store: Path, shared: Path, **options: Any) -> submit.Submission:
     credits = submit.credits_of("Mine", "A. Author", "")
-    return submit.prepare(
-        HEARS, credits, options.pop("of", suite()), NUMERICS, store, folder / "entries", shared=shared, **options
-    )
+    of, numerics = options.pop("of", suite()), options.pop("numerics", NUMERICS)
+    return submit.prepare(HEARS, credits, of, numerics, store, folder / "entries", shared=shared, **options)
 
 
 def cells_in(made_entry: Made) -> dict[str, dict[str, Any]]:
@@ -279,8 +295,7 @@ def test_a_processor_of_another_maker_is_measured_against_the_set_and_says_so(
     own = prepared(tmp_path / "1", tmp_path / "empty", scene.board.shared)
     assert len(submit.measured_against(own)) == 1
     maker = maker_of(provenance("cpu", threads=0))
-    monkeypatch.setattr(submit, "provenance", lambda device, threads: {"processor_model": "Amber family 1"})
-    said = submit.measured_against(own)[1]
+    said = submit.measured_against(replace(own, made_on={"processor_model": "Amber family 1"}))[1]
     assert f"on different processors (maker {maker} and Amber): their last bits differ" in said
     folder = Path(shutil.copytree(scene.first.folder, tmp_path / "entries/mine"))
     told = json.loads((folder / "entry.json").read_text())
@@ -347,7 +362,8 @@ def test_own_cells_do_not_go_with_another_set(scene: Scene, tmp_path: Path) -> N
     for archive in (None, lie.archive):
         found = verified(lie, archive=archive)
         assert found.verdict == "rejected"
-        assert "there is a set that was made as they were (the first one)" in found.reasons[0]
+        assert found.reasons[0].startswith(f"it is measured against the set {scene.name} of published cells, and with")
+        assert "it belongs to the first set; remove its folder and submit it again" in found.reasons[0]
 
 
 def test_own_cells_go_with_another_set_where_none_is_theirs(
@@ -368,7 +384,7 @@ def test_own_cells_go_with_another_set_where_none_is_theirs(
     name = publish_all(copy, (0,), beside=True).folder.name
     found = verified(of, shared=copy.shared)
     assert found.verdict == "rejected"
-    assert f"a set that was made as they were ({name}); submit it again, which runs nothing again" in found.reasons[0]
+    assert f"it belongs to the set {name}; remove its folder and submit it again" in found.reasons[0]
     again = made(tmp_path / "again", HEARS, monkeypatch, store=store, shared=copy.shared)
     assert (verified(again, shared=copy.shared).verdict, again.entry.shared_set) == ("rescored", name)
 
@@ -400,7 +416,11 @@ def test_brought_cells_are_compared_with_the_set_that_they_say_they_are_like(
     store = copied(own, tmp_path / "store")
     lie = resigned(own, tmp_path / "2", store, list(own.entry.cells), machine=machine)
     found = verified(Made(lie.entry, lie.archive, scene.board.shared))
-    assert (found.verdict, found.flags) == ("self-reported", ("other shared cells",))
+    assert found.verdict == "rejected"
+    assert (
+        f"was not made as its delivery says: vector capability {arithmetic_here('cpu')['capability']} and {OTHER}"
+        in (found.reasons[0])
+    )
 
 
 def test_cells_that_only_another_set_has_are_not_the_entry_s_to_bring(
@@ -419,6 +439,22 @@ def test_cells_that_only_another_set_has_are_not_the_entry_s_to_bring(
     assert (len(mixed.entry.published), len(mixed.entry.brought)) == (4, 8), "no other set has seed 1"
     assert verified(mixed).verdict == "rescored"
     found = verified(Made(mixed.entry, mixed.archive, copy.shared))
+    assert found.verdict == "rejected"
+    assert "it belongs to the first set" in found.reasons[0], "which has all seeds, although it is not of its kind"
+
+
+def test_cells_that_only_a_set_of_another_torch_has_are_not_the_entry_s_to_bring(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 0 is measured against the set of this torch; seed 1 would be what the author computed in place of that."""
+    both, copy = suite(seeds=(0, 1)), copy_of(scene.board, tmp_path)
+    publish_all(Board(copy.store, tmp_path / "alone"), (0,))
+    mixed = made(tmp_path / "mixed", HEARS, monkeypatch, of=both, store=copy.store, shared=tmp_path / "alone")
+    assert (len(mixed.entry.published), len(mixed.entry.brought)) == (4, 8), "no other set has seed 1"
+    full = Path(shutil.copytree(tmp_path / "alone", tmp_path / "full"))
+    of_torch(copy.store, "2.14.9", (0, 1))
+    publish_all(Board(copy.store, full), (0, 1), beside=True)
+    found = verified(Made(mixed.entry, mixed.archive, full))
     assert (found.verdict, found.flags) == ("self-reported", ("other shared cells",))
     assert any("not in the set that the row is measured against" in reason for reason in found.reasons)
 
@@ -431,6 +467,114 @@ def test_an_entry_does_not_grow_into_another_set(scene: Scene, tmp_path: Path, m
     submit.write(begun, submit.run(begun, tiny.Watcher()))
     with pytest.raises(EntryError, match="lack these seeds, which only another set has"):
         prepared(tmp_path, scene.board.store, scene.board.shared, of=both, seeds=2)
+
+
+def test_settings_decide_before_the_machine(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set with another number of threads serves those who ask for it, on the machine of the first one too."""
+    copy = copy_of(scene.board, tmp_path)
+    shutil.rmtree(copy.shared / TITLE / "sets")
+    run_with_two_threads(copy.store)
+    name = publish_all(copy, (0,), beside=True, threads=2).folder.name
+    for capability in (arithmetic_here("cpu")["capability"], "SSE10"):
+        computing(monkeypatch, capability)
+        own = prepared(tmp_path / "1", tmp_path / "empty", copy.shared, numerics=TWO_THREADS)
+        assert own.references.of is not None
+        assert own.references.of.name == name
+        assert {cell.threads for cell in own.references.cells} == {2}
+
+
+def test_where_no_set_is_its_own_a_row_belongs_to_the_first_one(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that lacks the first set is no way to another one."""
+    computing(monkeypatch, "SSE10")
+    copy = copy_of(scene.board, tmp_path)
+    shutil.rmtree(copy.shared / TITLE / "cells")
+    store = Path(shutil.copytree(scene.board.store, tmp_path / "sse10"))
+    for cell in scene.first.entry.brought:
+        says(store, cell.cell_id, capability="SSE10")
+    of = made(tmp_path / "made", HEARS, monkeypatch, store=store, shared=copy.shared)
+    assert of.entry.shared_set == scene.name
+    assert verified(of, shared=copy.shared).verdict == "rescored"
+    found = verified(of, shared=scene.board.shared)
+    assert found.verdict == "rejected"
+    assert "it belongs to the first set" in found.reasons[0]
+
+
+def test_all_that_an_entry_brings_is_made_alike(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Own cells of one machine and copies of the published ones of another, or two own cells of two machines."""
+    store = Path(shutil.copytree(scene.board.store, tmp_path / "store"))
+    for number, brought in enumerate((scene.first.entry.brought, scene.first.entry.brought[:1])):
+        for cell in brought:
+            says(store, cell.cell_id, capability=f"SSE{number + 10}")
+        with pytest.raises(EntryError, match="all cells that an entry brings are made alike"):
+            made(tmp_path / str(number), HEARS, monkeypatch, store=store, shared=tmp_path / "nothing")
+    whole = made(tmp_path / "whole", HEARS, monkeypatch, store=scene.board.store, shared=tmp_path / "nothing")
+    machine = whole.entry.manifest.machine | {"capability": f"{arithmetic_here('cpu')['capability']} / SSE10"}
+    store = copied(whole, tmp_path / "copy")
+    lie = resigned(whole, tmp_path / "lie", store, list(whole.entry.cells), machine=machine)
+    found = verified(Made(lie.entry, lie.archive, scene.board.shared))
+    assert found.verdict == "rejected"
+    assert "of the vector instructions that torch used" in found.reasons[0]
+
+
+@pytest.mark.parametrize("capability", [None, "", "avx2", "AVX2 ", "AVX2\n", "A" * 5000])
+def test_a_machine_that_does_not_say_how_it_computes_is_not_believed(
+    scene: Scene, tmp_path: Path, capability: object
+) -> None:
+    """Otherwise own cells would be like no set, and the author could choose one."""
+    folder = Path(shutil.copytree(scene.first.folder, tmp_path / "mine"))
+    path = folder / "entry.json"
+    told = json.loads(path.read_text())
+    told["machine"]["capability"] = capability
+    path.write_text(json.dumps(told))
+    entry = read_entry(folder, scene.board.shared)
+    found = verified(Made(entry, scene.first.archive, scene.board.shared))
+    assert found.verdict == "rejected"
+    assert "of the vector instructions that torch used" in found.reasons[0]
+
+
+def test_an_entry_does_not_grow_once_another_set_is_its_own(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be rejected afterwards."""
+    both = suite(seeds=(0, 1))
+    made_entries.tiny(both, monkeypatch)
+    computing(monkeypatch, "SSE10")
+    copy = copy_of(scene.board, tmp_path)
+    shutil.rmtree(copy.shared / TITLE / "sets")
+    begun = prepared(tmp_path, copy.store, copy.shared, of=both, seeds=1)
+    for record in submit.run(begun, tiny.Watcher()):
+        says(copy.store, record.cell_id, capability="SSE10")
+    begun = prepared(tmp_path, copy.store, copy.shared, of=both, seeds=1)
+    submit.write(begun, submit.run(begun, tiny.Watcher()))
+    for seed in (0, 1):
+        for role in ROLES:
+            changed(copy.store, cell_at(*role, seed=seed), made_on("SSE10"))
+    name = publish_all(copy, (0, 1), beside=True).folder.name
+    with pytest.raises(EntryError, match=f"it belongs to the set {name}; remove its folder and submit it again"):
+        prepared(tmp_path, copy.store, copy.shared, of=both, seeds=2)
+
+
+def test_the_note_on_processors_is_about_the_own_cells(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not about the machine that submits them."""
+    of_there = prepared(tmp_path / "1", scene.there, scene.board.shared)
+    assert (of_there.references.of is not None, len(submit.measured_against(of_there))) == (True, 1)
+
+
+def test_the_number_of_threads_is_that_of_a_set_that_can_be_used(scene: Scene, tmp_path: Path) -> None:
+    copy = copy_of(scene.board, tmp_path)
+    shutil.rmtree(copy.shared / TITLE)
+    of_torch(copy.store, "2.14.9", (0, 1))
+    publish_all(copy, (0, 1))
+    assert published_threads(suite(), copy.shared) == 1, "nothing else is there"
+    two = copy_of(Board(scene.there, copy.shared), tmp_path / "two")
+    for cell_id in run_with_two_threads(two.store):
+        says(two.store, cell_id, capability=OTHER)
+    publish_all(two, (0,), beside=True, threads=2)
+    assert published_threads(suite(), two.shared) == 2
 
 
 def test_a_stranger_s_set_is_not_read(scene: Scene, tmp_path: Path) -> None:

@@ -32,12 +32,18 @@ _MAKERS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD"}
 
 def arithmetic_of(record: Record) -> dict[str, str]:
     """By name, as far as the record has it; older records have no vector capability."""
-    return _of(record.provenance, str(record.cell.get("device", "cpu")))
+    return arithmetic_in(record.provenance, str(record.cell.get("device", "cpu")))
 
 
 def arithmetic_here(device: str) -> dict[str, str]:
     """Of this machine."""
-    return _of(provenance.provenance(device, threads=0), device)
+    return arithmetic_in(provenance.provenance(device, threads=0), device)
+
+
+def arithmetic_in(made_with: Mapping[str, Any], device: str) -> dict[str, str]:
+    """Of cells on a device, from what a record says of its making."""
+    names = ARITHMETIC if device == "cpu" else ("torch",)
+    return {name: str(made_with[name]) for name in names if made_with.get(name) is not None}
 
 
 def comparable(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
@@ -60,13 +66,8 @@ def maker_of(made_with: Mapping[str, Any]) -> str:
     return " / ".join(sorted(_MAKERS.get(each, each) for each in makers))
 
 
-def _of(made_with: Mapping[str, Any], device: str) -> dict[str, str]:
-    names = ARITHMETIC if device == "cpu" else ("torch",)
-    return {name: str(made_with[name]) for name in names if made_with.get(name) is not None}
-
-
 def _computed(made_with: Mapping[str, Any], device: str) -> dict[str, str]:
-    said = {ARITHMETIC[name]: value for name, value in _of(made_with, device).items()}
+    said = {ARITHMETIC[name]: value for name, value in arithmetic_in(made_with, device).items()}
     maker = maker_of(made_with) if device == "cpu" else ""
     return said | ({MAKER: maker} if maker else {})
 

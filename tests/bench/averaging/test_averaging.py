@@ -119,6 +119,7 @@ def test_weights_that_overflow_end_the_cell_in_words(tmp_path: Path) -> None:
     assert broken.status == "error" and "not finite any more after an exchange" in broken.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["diloco", *at_length("mean", "noloco")])
 @pytest.mark.parametrize("rule", [f"{PARITY}:Broken", *at_length("none")])
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path, method: str, rule: str) -> None:
@@ -287,8 +288,10 @@ def test_a_suite_file_can_ask_for_it(tmp_path: Path) -> None:
     "words",
     [
         ("submit", "krum", "--suite", "trial", "--name", "K", "--authors", "A. Author", "--threads", "1", "--store"),
-        ("check", "krum+mean"),
-        ("check-attack", "boosted"),
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in (("check", "krum+mean"), ("check-attack", "boosted"))
+        ),
     ],
 )
 def test_the_leaderboard_says_where_they_belong(words: tuple[str, ...], tmp_path: Path) -> None:

@@ -871,6 +871,7 @@ def test_a_full_disk_is_one_sentence(
     assert cli(*words).code == 0, "and that is what works"
 
 
+@pytest.mark.slow
 def test_a_matrix_prints_a_table_and_says_where_the_page_is(cli: Cli, tmp_path: Path) -> None:
     file = tiny.suite_file(tmp_path, rounds=1)  # every defense judges every recorded round, some with a model
     words = ("matrix", file, "--attack", tiny.ATTACK, "--attack", "tone", "--store", tmp_path / "s", "--threads", "1")

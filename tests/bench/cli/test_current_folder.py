@@ -60,6 +60,7 @@ def small_store(folder: Path) -> Store:
     return handmade.store(folder, handmade.suite(attacks=(handmade.TEXT,), defenses=("none", "logit"), seeds=(0,)))
 
 
+@pytest.mark.slow
 def test_matplotlib_reads_no_settings_from_the_current_folder(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store")
     os.mkfifo(tmp_path / "matplotlibrc")  # whoever reads it waits for ever

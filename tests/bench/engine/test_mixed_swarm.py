@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from tests.bench.engine.conftest import same_weights, weights_of
+from tests.variants import at_length
 from thiefbench import registry
 from thiefbench.attacks.adaptive import Adaptive
 from thiefbench.attacks.base import Attack, AttackerView, Poison, Sampler, ThreatModel
@@ -245,7 +246,7 @@ def test_no_sharing_is_learning_alone(
 
 
 @pytest.mark.parametrize("loss", get_args(LossType))
-@pytest.mark.parametrize("logprobs", ["reported", "recomputed"])
+@pytest.mark.parametrize("logprobs", ["recomputed", *at_length("reported")])
 def test_every_learner_plays_in_a_swarm_of_two_models(loss: LossType, logprobs: str, build_mixed: Build) -> None:
     learner = LearnerSpec(loss=loss, learning_rate=1e-3)
     swarm = build_mixed(learner=learner, logprobs=logprobs, delay=DelaySpec(rounds=1))

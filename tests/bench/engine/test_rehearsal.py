@@ -279,6 +279,7 @@ def test_a_rank_that_joins_late_plays_the_member_of_the_others(build_swarm: Buil
     assert same_weights(weights_of(late)[0], weights_of(first)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", get_args(Topology))
 def test_every_member_of_auto_can_be_played(
     topology: Topology, build_swarm: Build, monkeypatch: pytest.MonkeyPatch

@@ -136,6 +136,7 @@ def test_one_model_has_no_leading_expert(tmp_path: Path) -> None:
         assert not [name for name in record.scores if name.startswith("own_expert")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experts", [CLASSIFIER, *at_length(ExpertsSpec(prior_sequences=4), TOGETHER)])
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path, experts: ExpertsSpec) -> None:
     of = suite(experts, rounds=4)

@@ -134,6 +134,7 @@ def test_importing_it_loads_no_trl() -> None:
     assert done.stdout.split() == ["False", "False"], "only the user's script imports trl"
 
 
+@pytest.mark.slow
 def test_the_script_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (script,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/trl.md").read_text(), re.DOTALL)
     assert len(script.splitlines()) < 40, "the page promises a short script"

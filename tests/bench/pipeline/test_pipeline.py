@@ -253,6 +253,7 @@ def test_what_an_attack_gets_wrong_is_said(attack: str, error: type[Exception], 
         swarm(suite(attacks=(f"{LIARS}:{attack}",))).round(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "check",
     ["recomputation", *at_length(f"{LIARS}:Counts(round=3)", "stage_monitor(warmup=2)", "neighbour_distance")],

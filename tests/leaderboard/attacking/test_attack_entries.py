@@ -16,6 +16,7 @@ import pytest
 from tests.leaderboard import made_attacks, made_entries, tiny_entries
 from tests.leaderboard.scores_files import put_scores, scores_of, scores_sha256
 from tests.leaderboard.tiny_entries import Made
+from tests.variants import at_length
 from thiefbench import registry, trust
 from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.attacking import measured
@@ -169,6 +170,7 @@ def test_what_no_submitted_attack_may_have_is_refused(listed: Made, cls: str) ->
         submitted(listed, cls)
 
 
+@pytest.mark.slow
 def test_a_crash_is_an_error_of_the_defense(patched: pytest.MonkeyPatch, listed: Made, tmp_path: Path) -> None:
     fragile = tiny_entries.made(tmp_path, f"{LISTED}:Fragile", patched, suite(), listed.archive.parent / "store")
     broken = attacked(Made(fragile.entry, listed.archive), "Breaks", "Breaks it")
@@ -229,6 +231,7 @@ def test_a_true_entry_is_run_again_to_the_bit(hums: Attacked) -> None:
     assert found.key
 
 
+@pytest.mark.slow
 def test_bits_that_are_not_equal_elsewhere_are_said(hums: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attack_verification, "surroundings_apart", lambda record: ("another processor",))
     monkeypatch.setattr(attack_verification, "first_difference", lambda here, there: "from round 1 on")
@@ -237,6 +240,7 @@ def test_bits_that_are_not_equal_elsewhere_are_said(hums: Attacked, monkeypatch:
     assert any("4 of 4 cells that were run again are not bit-equal" in reason for reason in found.reasons)
 
 
+@pytest.mark.slow
 def test_elsewhere_shares_are_compared_and_not_asrs_alone(hums: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
     """A little less undefended and a little more defended are each close, and together another result."""
     shares = iter([(0.6, 0.05), (0.85, 0.05)])  # as submitted, and here
@@ -255,7 +259,7 @@ def test_an_anchor_is_no_target_in_a_verification_either(tmp_path: Path) -> None
     assert "reject_all is a row of the benchmark itself" in found.reasons[0]
 
 
-@pytest.mark.parametrize("name", ["asr", "curve", "cost", "threat", "example"])
+@pytest.mark.parametrize("name", ["asr", "curve", *at_length("cost", "threat", "example")])
 def test_an_edited_entry_is_rejected(hums: Attacked, tmp_path: Path, name: str) -> None:
     def change(manifest: dict[str, Any], scores: dict[str, Any]) -> None:
         cell = scores["cells"][-1]

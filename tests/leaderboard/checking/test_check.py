@@ -112,7 +112,7 @@ BUILT_IN = [
 
 
 # Those that ask for something of their own; the others compute with what they are shown, as their contract says.
-QUICK = {"none+similarity", "logit", "divergence", "seed_replay", "toploc", "guard", "reputation", "sender_cap"}
+QUICK = {"none+similarity", "logit", "guard", "reputation"}
 
 
 @pytest.mark.parametrize(

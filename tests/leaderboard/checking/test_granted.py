@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.leaderboard.checking.test_check import SUBMISSIONS, sample
+from tests.variants import at_length
 from thiefbench import registry
 from thiefbench.cli import app
 from thiefbench.defenses.answer_keys import KeyedCompletion, key_of, public_of
@@ -84,8 +85,8 @@ def test_a_suite_is_checked_on_swarms_like_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "believes"),
-    [("public_items", True), (f"{SUBMISSIONS}:Compares", True), ("rule_check", False),
-     (f"{SUBMISSIONS}:Overrules", False)],
+    [("public_items", True), ("rule_check", False),
+     *at_length((f"{SUBMISSIONS}:Compares", True), (f"{SUBMISSIONS}:Overrules", False))],
 )  # fmt: skip
 def test_who_requires_what_the_suite_gives_is_fit(spec: str, believes: bool) -> None:
     pools, swarm = (sent(), BELIEVING) if believes else (judged(), REWARDED)
@@ -98,6 +99,7 @@ def test_who_requires_what_the_suite_gives_is_fit(spec: str, believes: bool) -> 
         assert found["poison is stopped"].detail == f"stops {poisoned} of {poisoned} poisoned rewarded completions"
 
 
+@pytest.mark.slow
 def test_tests_are_tried_in_the_sandbox_for_an_isolated_defense() -> None:
     pools = played(SENT[1])
     guest, own = Isolated("gold_sanity"), registry.make("defense", "gold_sanity")
@@ -183,6 +185,7 @@ def test_hostile_pools_have_hostile_keys_only_where_keys_come() -> None:
     assert sum(each.rule_reward is None for each in ruled if isinstance(each, JudgedCompletion)) == 1
 
 
+@pytest.mark.slow
 def test_the_command_plays_the_swarms_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(

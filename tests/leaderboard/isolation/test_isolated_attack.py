@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import tiny
+from tests.variants import at_length
 from thiefbench import registry
 from thiefbench.attacks.base import Attack, ThreatModel
 from thiefbench.engine.model.policy import Policy
@@ -61,12 +62,14 @@ def play(attack: Attack, defense: str = "none") -> tuple[list[CompletionRow], di
     ("spec", "defense"),
     [
         ("text", "none"),
-        ("tone", "none"),
-        ("adaptive(attack='text', budget=3)", "logit"),
         ("adaptive(attack='text', mode='logit', budget=2)", "logit"),
-        ("prefill", "none"),
         (f"{HUMS}:Asks", "logit"),
-        (f"{HUMS}:Samples", "none"),
+        *at_length(
+            ("tone", "none"),
+            ("adaptive(attack='text', budget=3)", "logit"),
+            ("prefill", "none"),
+            (f"{HUMS}:Samples", "none"),
+        ),
     ],
 )
 def test_an_isolated_attack_plays_as_in_process_to_the_bit(spec: str, defense: str) -> None:

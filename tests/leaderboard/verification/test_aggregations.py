@@ -208,6 +208,7 @@ def test_a_table_of_other_columns_is_no_table_of_exchanges(built_in: Made, tmp_p
 # --- the oracle ---
 
 
+@pytest.mark.slow
 def test_the_oracles_cells_rise_like_any_others(oracle: Made) -> None:
     attacked = [cell for cell in oracle.entry.cells if (cell.role, cell.defense) == ("attack", "oracle")]
     assert attacked and all(cell.scores["vector_stop_rate"][0] == 1 for cell in attacked)
@@ -235,6 +236,7 @@ def test_an_oracle_that_does_not_follow_the_labels_is_rejected(
 # --- users' files ---
 
 
+@pytest.mark.slow
 def test_a_users_file_is_measured_against_published_cells_and_runs_again_in_the_sandbox(
     of_user: Made, jail: None
 ) -> None:

@@ -46,6 +46,7 @@ from thiefbench.leaderboard.verification import verify as verify_module
 from thiefbench.leaderboard.verification.baseline import other_cells
 from thiefbench.leaderboard.verification.verdict import Verification, write_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
+from thiefbench.provenance import provenance
 from thiefbench.suite.store.arithmetic import arithmetic_here
 from thiefbench.suite.store.records import Record, Store, read_sealed
 
@@ -141,7 +142,9 @@ def test_only_its_own_cells_are_run(scene: Scene, tmp_path: Path) -> None:
 def elsewhere(monkeypatch: pytest.MonkeyPatch, **arithmetic: str) -> None:
     """As if this machine had other vector instructions, or another arithmetic."""
     here = arithmetic_here("cpu") | {"capability": "SSE9"} | arithmetic
+    told = provenance("cpu", threads=0) | here
     monkeypatch.setattr(referring, "arithmetic_here", lambda device: here)
+    monkeypatch.setattr(referring, "provenance", lambda device, threads: told)
 
 
 def test_with_another_torch_it_says_so_before_anything_is_run(
@@ -428,6 +431,7 @@ def test_every_shared_cell_is_run_again_whatever_is_drawn(
     assert f"seed {1 - (seed or 0)}: run again on the same kind" in found.reasons[0]
 
 
+@pytest.mark.slow
 def test_true_cells_of_another_machine_are_believed_once_all_were_run_again(
     scene: Scene, tmp_path: Path, rerun_cells: Path, jail: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

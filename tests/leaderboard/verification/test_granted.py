@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.leaderboard.tiny_entries import SWARM, made, suite
+from tests.variants import at_length
 from thiefbench.engine.keys import SECRET_BYTES
 from thiefbench.engine.reward_judge import RewardJudgeSpec
 from thiefbench.engine.spec import SpecError
@@ -35,7 +36,7 @@ def rewarded() -> Suite:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["Compares", "Overrules"])
+@pytest.mark.parametrize("name", ["Compares", *at_length("Overrules")])
 def test_what_the_suite_gives_reaches_the_isolated_defense(
     name: str, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_attacks_that_choose_what_to_send_are_rescored(
             rescored(payload=payload)
 
 
+@pytest.mark.slow
 def test_a_sample_of_programs_is_run_again() -> None:
     pool, evaluated = 8, 2
     assert any(row.reward for _, rows in [cell()] for row in rows if row.payload), "the poison does run"

@@ -247,6 +247,7 @@ def test_a_table_of_other_columns_is_no_table_of_stages(built_in: Made, tmp_path
 # --- the oracle ---
 
 
+@pytest.mark.slow
 def test_the_oracle_replaces_the_malicious_stage_and_its_cells_rise_like_any_others(oracle: Made) -> None:
     (attacked,) = [cell for cell in oracle.entry.cells if (cell.role, cell.defense) == ("attack", "oracle")]
     assert attacked.scores["caught_round"][0] == 1
@@ -287,6 +288,7 @@ def test_a_cell_without_a_check_has_no_verdicts() -> None:
 # --- users' files ---
 
 
+@pytest.mark.slow
 def test_a_users_file_is_measured_against_published_cells_and_runs_again_in_the_sandbox(
     of_user: Made, jail: None
 ) -> None:

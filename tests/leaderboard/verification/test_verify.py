@@ -128,6 +128,7 @@ def test_a_comparison_run_again_on_this_machine_is_bit_equal(honest: Made, rerun
     assert (found.comparisons, found.forgery_found, found.fresh_trials) == ((1, 1), 1.0, 1)
 
 
+@pytest.mark.slow
 def test_what_lacks_for_re_executed_is_said(honest: Made, rerun_cells: Path, jail: None) -> None:
     found = verified(honest, reruns=None, fresh=0, store=rerun_cells)
     assert (found.verdict, found.reasons) == (
@@ -142,6 +143,7 @@ def test_what_lacks_for_re_executed_is_said(honest: Made, rerun_cells: Path, jai
     )
 
 
+@pytest.mark.slow
 def test_the_published_key_repeats_a_verification(
     honest: Made, rerun_cells: Path, jail: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +169,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reexecution, "first_difference", lambda one, other: "from round 1 on")
 
 
+@pytest.mark.slow
 def test_elsewhere_scores_lie_in_the_range_predicted_from_the_submitted_seeds(
     honest: Made, rerun_cells: Path, tmp_path: Path, jail: None, elsewhere: None
 ) -> None:

@@ -249,6 +249,7 @@ def test_without_rank_0_the_others_end_with_one_sentence(nursery: Nursery, tmp_p
         assert line.endswith("run the same command again to go on")
 
 
+@pytest.mark.slow
 def test_ctrl_c_on_any_rank_stops_all_in_order_and_one_process_can_go_on(
     nursery: Nursery, tmp_path: Path, gated: Gated
 ) -> None:

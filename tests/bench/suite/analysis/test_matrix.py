@@ -87,6 +87,7 @@ def test_the_cells_are_those_that_a_run_of_the_suite_makes(asked: Suite) -> None
     assert set(wanted(cells(asked))) < own, "what a run has left in the store is not trained again"
 
 
+@pytest.mark.slow
 def test_every_defense_meets_every_attack(matrix: Matrix) -> None:
     assert {(e.defense, e.attack) for e in matrix.entries} == {
         (defense, attack) for defense in [*every_defense()[0], RAISES] for attack in ATTACKS

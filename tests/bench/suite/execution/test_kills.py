@@ -109,6 +109,7 @@ def gated(folder: Path, first: int = 1) -> str:
     return f"{PLUGINS}:Gated(file={str(folder / 'log')!r}, gate={str(folder / 'gate')!r}, first={first})"
 
 
+@pytest.mark.slow
 def test_two_runs_with_workers_on_one_store_do_no_cell_twice(tmp_path: Path, nursery: Nursery) -> None:
     file, logs = logging(tmp_path, "a", "b", "c", seconds=0.1)
     words = ("run", file, "--store", tmp_path / "store", "--threads", 1, "--workers", 2)

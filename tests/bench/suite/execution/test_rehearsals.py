@@ -73,6 +73,7 @@ def test_a_rehearsal_follows_as_far_as_it_goes_the_same_way(tmp_path: Path) -> N
     assert rehearsed(some).startswith("copy 1: 1-1"), rehearsed(some)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("play", ["draws", *at_length("half", "asks")])
 def test_the_rounds_after_it_are_shared_whatever_is_played(play: str, tmp_path: Path) -> None:
     swarm = tries("none", until(9), until(2), names="half draws asks", play=play, rounds=4)
@@ -81,6 +82,7 @@ def test_the_rounds_after_it_are_shared_whatever_is_played(play: str, tmp_path: 
     assert 2 not in taken(second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defense", ["logit", *at_length("reject_all", "random(rate=0.4)", f"{FILE}:Clock")])
 def test_other_defenses(defense: str, tmp_path: Path) -> None:
     clock = "Clock" in defense
@@ -106,6 +108,7 @@ def test_nothing_is_sampled_trained_or_evaluated_where_all_is_shared(
     assert rehearsed(records(again, tmp_path)[0]) == "copy 1: 1-3 copy 2: 1-3"
 
 
+@pytest.mark.slow
 def test_an_attack_that_keeps_something_is_played_in_full(tmp_path: Path) -> None:
     """Skipped outcomes would change what it sends in the next copy, so nothing is taken over from there on."""
     swarm = tries("none", until(9), until(2), names="half counts draws", play="counts")
@@ -114,6 +117,7 @@ def test_an_attack_that_keeps_something_is_played_in_full(tmp_path: Path) -> Non
     assert "copy 2" not in rehearsed(second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "topology"), [("beacon", "horizontal"), *at_length(("announced", "vertical"))])
 def test_seeds_and_topologies(seeds: Seeds, topology: Topology, tmp_path: Path) -> None:
     swarm = replace(of("none").swarm, seeds=seeds, topology=topology)
@@ -229,6 +233,7 @@ def test_rounds_behind_a_link_are_neither_read_nor_written(tmp_path: Path) -> No
     assert not rehearsed(records(tries(until(2)), store)[0])
 
 
+@pytest.mark.slow
 def test_they_are_within_the_limit(tmp_path: Path) -> None:
     run(tries("none"), tmp_path)
     most = sum(path.stat().st_size for path in kept(tmp_path)) // 2
@@ -238,6 +243,7 @@ def test_they_are_within_the_limit(tmp_path: Path) -> None:
     assert not kept(tmp_path)
 
 
+@pytest.mark.slow
 def test_updates_that_are_not_reproduced_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tries("none"), tmp_path / "shared")
     read = rehearsals.KeptRounds._read

@@ -253,6 +253,7 @@ def test_a_resumed_run_leaves_the_same_bytes(tmp_path: Path, whole: Path) -> Non
     assert digests[0] == digests[1], "a record names its completions by their bytes, so these are the same too"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_a_run_killed_at_any_write_goes_on(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fsync, left = os.fsync, 0
@@ -485,10 +486,13 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "part of a state": lambda work: (work / "state.json").write_text('{"done": 1, "sha256": {}}'),
     "an edited state": lambda work: edit(work / "state.json", '"done": 2', '"done": 1'),
 }  # fmt: skip
+IN_SHORT = {"a bit of the weights", "no rows", "part of a state"}
 
 
 @pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage", [name if name in IN_SHORT else pytest.param(name, marks=pytest.mark.slow) for name in DAMAGES]
+)
 def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path, whole: Path, damage: str) -> None:
     directory = stopped(tmp_path)
     DAMAGES[damage](directory.path / "checkpoint")

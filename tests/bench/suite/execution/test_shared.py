@@ -127,6 +127,7 @@ def shared_and_alone(of: Suite, folder: Path) -> list[Record]:
 QUICK = ("plain",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ATTACKS]
 )
@@ -173,6 +174,7 @@ def _unused(*_: Any, **__: Any) -> Any:
     raise AssertionError("this is not needed")
 
 
+@pytest.mark.slow
 def test_two_readings_of_one_pool_are_two_trajectories(tmp_path: Path) -> None:
     """Whoever measures half of a pool first has it run in other chunks; the last bits of the update may differ."""
     swarm = of(until(9, "Measures"), until(9, "MeasuresInParts"), until(9, "MeasuresInParts", seed=1))
@@ -217,6 +219,7 @@ def test_what_is_owed_is_made_where_the_other_cell_has_gone(tmp_path: Path, monk
     assert taken(records(only, tmp_path / "shared")[0]) == {1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_weights_that_were_kept_shorten_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, accumulate = [], Cohort.accumulate
     monkeypatch.setattr(Cohort, "accumulate", lambda *parts: made.append(1) or accumulate(*parts))
@@ -349,6 +352,7 @@ def test_only_who_begins_alike_is_followed(tmp_path: Path) -> None:
         assert not taken(records(other, tmp_path)[0])
 
 
+@pytest.mark.slow
 def test_a_defense_that_reads_a_clock_corrupts_nobody(tmp_path: Path) -> None:
     clock = f"{FILE}:Clock"
     swarm = of(clock, "none", until(9))

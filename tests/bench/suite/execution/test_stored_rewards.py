@@ -135,6 +135,7 @@ def test_a_full_disk_costs_only_the_copy(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(judge.asked) == 2
 
 
+@pytest.mark.slow
 def test_cells_that_share_all_rounds_ask_no_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = judged("none", attack="master_key"), judged("none+none", attack="master_key")
     run(first, tmp_path / "shared")

@@ -74,6 +74,7 @@ def stored(of: Suite, store: Path, defense: str) -> bytes:
     return directory.completions_path.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["loaded", "made", "inspects"])
 def test_no_cell_depends_on_which_one_ran_before(tmp_path: Path, when: str) -> None:
     model()  # sets the threads
