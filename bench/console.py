@@ -35,11 +35,18 @@ class WrappingConsole(Console):
         """As rich's; `soft_wrap=True` keeps what is to be copied, such as a path or a command, in one line."""
         super().print(*objects, **{"soft_wrap": not self.is_terminal} | settings)
 
+    def on_broken_pipe(self) -> None:
+        """End as the shell expects it where the reader of a pipe has gone, as in `thiefbench list | head -1`."""
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise SystemExit(READER_GONE) from None
+
 
 out = WrappingConsole(highlight=False, emoji=False)
 err = WrappingConsole(stderr=True, highlight=False, emoji=False)
 
-DONE, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, BAD_USE, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
 
 CHOICE, OUTCOME, HARDWARE = "What to run", "Results", "Hardware and numerics"
 """Panels of `--help`."""

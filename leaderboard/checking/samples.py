@@ -41,7 +41,12 @@ from thiefbench.zoo.models import resolve
 ROUNDS = 2
 MOVED_FROM = 4
 """The round from which on a sample's model has other weights, as one that learns has."""
-_MOVED = 0.02
+MOVED_FAR = 7
+"""The round in which they are very different, as after long training: what was computed with earlier weights is wrong.
+
+It is the one after a restart, so that an instance that remembers such numbers differs from one that cannot.
+"""
+_MOVED, _MOVED_FAR = 0.02, 0.75
 """By how much: the standard deviation of what is added to a tensor, as a share of its own."""
 
 
@@ -100,7 +105,8 @@ class Sample:
         poison: for every round's completions, whether each carries the payload.
         items: the task's items, by id.
         sampling: the swarm's settings.
-        policy: the model that sampled them. In views from round `MOVED_FROM` on, its weights are slightly different.
+        policy: the model that sampled them. In views from round `MOVED_FROM` on, its weights are slightly different, and
+            in that of round `MOVED_FAR` very different.
         prompts: the prompt's token ids, for every item of the rounds.
         public: the published items, where answers and tests come with completions.
 
@@ -116,7 +122,7 @@ class Sample:
     policy: Policy
     prompts: Mapping[str, Sequence[int]]
     public: PublicSet | None = None
-    _passes: dict[tuple[Policy, bool], ForwardCache] = field(default_factory=dict, repr=False, compare=False)
+    _passes: dict[tuple[Policy, float], ForwardCache] = field(default_factory=dict, repr=False, compare=False)
     _judges: dict[JudgeSpec, Judge] = field(default_factory=dict, repr=False, compare=False)
 
     def view(
@@ -136,7 +142,8 @@ class Sample:
         """
         shown = tuple(self.rounds[number - 1] if pool is None else pool)
         places = {item_id: place for place, item_id in enumerate(self.prompts)}
-        passes = _PassesOfView(self._shared_passes(moved=number >= MOVED_FROM), self._texts)
+        moved = _MOVED_FAR if number == MOVED_FAR else _MOVED if number >= MOVED_FROM else 0.0
+        passes = _PassesOfView(self._shared_passes(moved), self._texts)
         policy = DefenderPolicy(passes, self.sampling, places, (key("check", number),))
         if "proofs" in defense.requires:
             states = policy.hidden(shown)
@@ -158,10 +165,10 @@ class Sample:
         )
         return view if self.public is None else KeyedView(**vars(view), public=self.public)
 
-    def _shared_passes(self, moved: bool) -> ForwardCache:
-        """The forward passes over the sample's own completions, of one of its two models."""
+    def _shared_passes(self, moved: float) -> ForwardCache:
+        """The forward passes over the sample's own completions, of one of its models."""
         if (self.policy, moved) not in self._passes:
-            policy = _moved(self.policy) if moved else self.policy
+            policy = _moved(self.policy, moved) if moved else self.policy
             self._passes[self.policy, moved] = ForwardCache(policy, list(self.prompts.values()))
         return self._passes[self.policy, moved]
 
@@ -216,13 +223,13 @@ def sample_of(recipe: SampleRecipe, spec: SwarmSpec, policy: Policy, task: Task,
     )
 
 
-def _moved(policy: Policy) -> Policy:
-    """A copy whose weights differ a little from a policy's."""
+def _moved(policy: Policy, by: float) -> Policy:
+    """A copy whose weights differ from a policy's."""
     copied, generator = copy.deepcopy(policy), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for tensor in copied.model.parameters():
             noise = torch.randn(tensor.shape, generator=generator).to(tensor)
-            tensor += _MOVED * tensor.std(correction=0) * noise
+            tensor += by * tensor.std(correction=0) * noise
     return copied
 
 

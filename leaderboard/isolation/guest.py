@@ -9,7 +9,6 @@ The first thing wrong ends the process.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,7 +19,15 @@ from weakref import WeakValueDictionary
 from thiefbench.leaderboard.isolation import _isolated_worker, wire
 from thiefbench.leaderboard.isolation.frames import HEADER, Array, FrameError, packed, sizes, unpacked
 from thiefbench.leaderboard.isolation.limits import Caps
-from thiefbench.leaderboard.isolation.sandbox_paths import Guests, absolute, files, setup, weights
+from thiefbench.leaderboard.isolation.sandbox_paths import (
+    Guests,
+    absolute,
+    files,
+    left_behind,
+    missed_file,
+    setup,
+    weights,
+)
 from thiefbench.leaderboard.isolation.wire import Malformed
 from thiefbench.provenance import CAPABILITY
 from thiefbench.sources import is_of_package, source_files
@@ -179,15 +186,11 @@ class Guest:
 
     def _left_behind(self, why: str) -> str:
         """What to do where the guest missed a file that lies beside its own, outside the sandbox; empty elsewhere."""
-        missed = re.search(r"(?:FileNotFoundError|PermissionError).*'([^']+)'", why)
-        path = Path(missed[1]) if missed else None
+        path = missed_file(why)
         alone = [file for file in files(self.spec, self.kind) if not is_of_package(file)] if path else []
         if path is None or not path.is_file() or not any(path.is_relative_to(file.parent) for file in alone):
             return ""
-        return (
-            f"; {path.name} exists, but a single file is submitted alone: put an empty __init__.py beside it, and the "
-            "folder is submitted"
-        )
+        return left_behind(path.name)
 
     def _fail(self, what: str) -> NoReturn:
         """As `_end`, with a sentence about the guest."""

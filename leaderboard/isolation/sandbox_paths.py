@@ -107,7 +107,9 @@ def _in_py_file(target: str) -> bool:
 def _regular(target: str, kind: Guests) -> Path:
     file, _, name = target.rpartition(":")
     if names_module(target):
-        written = f"{file.replace('.', '/')}.py:{name}"
+        module = Path(file.replace(".", "/"))
+        package = module.is_dir() and not module.with_suffix(".py").is_file()
+        written = f"{module / '__init__.py' if package else module.with_suffix('.py')}:{name}"
         raise registry.SpecStringError(
             f"{kind} {target}: the leaderboard takes a class by its file, because an entry contains the file; write "
             f"{written} instead"
@@ -116,6 +118,20 @@ def _regular(target: str, kind: Guests) -> Path:
     if not path.is_file():
         raise registry.SpecStringError(f"{kind} {target}: there is no file {file}")
     return path.resolve()
+
+
+def missed_file(why: str) -> Path | None:
+    """The file that an error says is missing or must not be read; None if it says nothing like that."""
+    missed = re.search(r"(?:FileNotFoundError|PermissionError).*'([^']+)'", why)
+    return Path(missed[1]) if missed else None
+
+
+def left_behind(name: str) -> str:
+    """What to do about a file beside a submitted one that was not submitted with it, in a clause."""
+    return (
+        f"; {name} exists, but a single file is submitted alone: put an empty __init__.py beside it, and the folder is "
+        "submitted"
+    )
 
 
 def absolute(spec: str, kind: Guests = "defense") -> str:

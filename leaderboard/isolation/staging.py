@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Protocol
 
 from thiefbench.leaderboard.entry import Entry, EntryError
-from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files, relocated, weights
+from thiefbench.leaderboard.isolation.sandbox_paths import (
+    Guests,
+    files,
+    left_behind,
+    missed_file,
+    relocated,
+    weights,
+)
 from thiefbench.leaderboard.manifest import PATH, Packed
 from thiefbench.loading import SpecStringError
 from thiefbench.sources import is_of_package, source_files
@@ -47,13 +54,19 @@ class Staged:
 
     @contextmanager
     def named_as_original(self) -> Iterator[None]:
-        """Within this context, a mistake in a copied file is reported with the path of the submitter's own file."""
+        """Within this context, a mistake in a copied file is reported with the path of the submitter's own file.
+
+        Where it missed a file that lies beside that one, the report says what to do.
+        """
         try:
             yield
         except SpecStringError as error:
             said = str(error)
             for name, path in self.originals.items():
                 said = said.replace(str(self.folder.resolve() / name), str(path))
+            missed = missed_file(said)
+            if missed is not None and any((path.parent / missed.name).is_file() for path in self.originals.values()):
+                said += left_behind(missed.name)
             raise SpecStringError(said) from error
 
 

@@ -201,6 +201,24 @@ class Averages(Fine):
         return [Verdict("accept", (mean + len(each.text)) / 2) for each in view.completions]
 
 
+class RemembersNumbers(Fine):
+    """Keeps what the policy says of a text, which is no longer so once the policy has learned."""
+
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"homogeneous"})
+
+    def __init__(self, floor: float = -4.0) -> None:
+        super().__init__()
+        self.floor = floor
+        self.means: dict[str, float] = {}
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        new = [each for each in view.completions if each.text not in self.means]
+        for each, logprobs in zip(new, view.policy.token_logprobs(new), strict=True):
+            self.means[each.text] = float(logprobs.mean()) if len(logprobs) else 0.0
+        self.rounds += 1
+        return [ACCEPT if self.means[each.text] > self.floor else Verdict("drop") for each in view.completions]
+
+
 class RemembersLong(Fine):
     """Rejects everything from its 62nd round on, of which its state does not tell."""
 

@@ -658,6 +658,13 @@ def test_what_submit_would_refuse_for_its_kind_is_not_checked(spec: str, suite: 
     assert str(done.exception).startswith(said)
 
 
+def test_what_earlier_weights_said_is_not_remembered() -> None:
+    """Weights that differ a little move no number across a threshold; those of a policy that has learned do."""
+    found = check(Subject(f"{SUBMISSIONS}:RemembersNumbers", lambda: [solved()], unsafe=True))
+    said = next(each for each in found if each.question == "continues after a restart")
+    assert (said.status, "in round 7 of" in said.detail) == ("FAILED", True), said.detail
+
+
 def test_what_a_finding_says_moves_no_cursor() -> None:
     """An error's words are those of the submitted class."""
     with out.capture() as captured:
@@ -668,7 +675,11 @@ def test_what_a_finding_says_moves_no_cursor() -> None:
 def test_a_class_of_a_module_is_to_be_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     submission(tmp_path, "")
     monkeypatch.chdir(tmp_path)
-    for spec, written in (("mine:Mine", "mine.py:Mine"), ("my.own:Mine(x=1)", "my/own.py:Mine")):
+    (tmp_path / "package").mkdir()
+    for spec, written in (
+        ("mine:Mine", "mine.py:Mine"), ("my.own:Mine(x=1)", "my/own.py:Mine"),
+        ("package:Mine", "package/__init__.py:Mine"),
+    ):  # fmt: skip
         done = CliRunner().invoke(app, ["leaderboard", "check", spec])
         said = f"takes a class by its file, because an entry contains the file; write {written} instead"
         assert said in str(done.exception)

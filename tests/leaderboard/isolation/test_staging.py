@@ -200,3 +200,14 @@ def test_a_mistake_is_reported_with_the_path_of_the_submitter_s_own_file(tmp_pat
         registry.make("defense", staged.spec)
     assert str(found.value).startswith(f"{own / 'mine.py'}: SyntaxError while loading it")
     assert "copies" not in str(found.value)
+
+
+def test_data_beside_a_single_file_is_told(tmp_path: Path) -> None:
+    """The copy lacks it, and the submitter sees it lie there."""
+    reads = "from pathlib import Path\nWORDS = Path(__file__).with_name('words.txt').read_text()\n"
+    own = put(tmp_path / "own", {"mine.py": reads + PLAIN, "words.txt": "a b"})
+    staged = stage(f"{own / 'mine.py'}:Mine", tmp_path / "copies")
+    with pytest.raises(registry.SpecStringError) as found, chdir(staged.folder), staged.named_as_original():
+        registry.allow(staged.spec)
+        registry.make("defense", staged.spec)
+    assert "; words.txt exists, but a single file is submitted alone: put an empty __init__.py" in str(found.value)
