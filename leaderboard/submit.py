@@ -388,11 +388,19 @@ def measured_against(submission: Submission) -> list[str]:
     if published := submission.references.cells:
         cell = next(iter(published.values()))[0]
         apart = processors_apart(submission.made_on, (each for each, _ in published.values()))
-        return [
+        lines = [
             f"measured against {counted(len(published), 'published cell')} of {submission.suite.title} "
-            f"(made with {made_with(cell.record)}), which are not run here",
-            *([f"note: {apart}"] if apart else []),
+            f"(made with {made_with(cell.record)}), which are not run here"
         ]
+        if apart:
+            lines.append(f"note: {apart}")
+        if further := sum(spec.defense != submission.defense for spec in submission.brought):
+            lines.append(
+                f"note: {counted(further, 'shared cell')} of its seeds {'is' if further == 1 else 'are'} not published, "
+                "and brought by the entry; once others are published in their place, it has to be submitted again "
+                "(--seeds takes fewer seeds)"
+            )
+        return lines
     if submission.own_shared:
         return [
             "measured against shared cells of its own, which are run where the store lacks them; the entry stays "
