@@ -105,8 +105,8 @@ class Sample:
         poison: for every round's completions, whether each carries the payload.
         items: the task's items, by id.
         sampling: the swarm's settings.
-        policy: the model that sampled them. In views from round `MOVED_FROM` on, its weights are slightly different, and
-            in that of round `MOVED_FAR` very different.
+        policy: the model that sampled them. In views from round `MOVED_FROM` on, its weights are slightly different,
+            and in that of round `MOVED_FAR` very different.
         prompts: the prompt's token ids, for every item of the rounds.
         public: the published items, where answers and tests come with completions.
 
