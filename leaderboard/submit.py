@@ -396,9 +396,9 @@ def measured_against(submission: Submission) -> list[str]:
             lines.append(f"note: {apart}")
         if further := sum(spec.defense != submission.defense for spec in submission.brought):
             lines.append(
-                f"note: {counted(further, 'shared cell is', 'shared cells are')} not published, and brought by the entry; "
-                "once others are published in their place, it has to be submitted again "
-                "(--seeds takes fewer seeds)"
+                f"note: {counted(further, 'shared cell is', 'shared cells are')} not published, and brought by the "
+                "entry; once others are published in their place, it has to be submitted again (--seeds takes fewer "
+                "seeds)"
             )
         return lines
     if submission.own_shared:
