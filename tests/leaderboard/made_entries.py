@@ -27,6 +27,10 @@ SOURCE = (
 )
 UNDEFENDED = 0.8
 """The undefended headline ASR of every attack; `dos`, whose outcome is a length, grows by as much."""
+_MACHINE = {
+    "processor": "Example CPU", "capability": "AVX2", "cores": 2, "threads": 2, "device_name": "CPU",
+    "git_commit": "0" * 40,
+}  # fmt: skip
 _LENGTH = 40.0
 _NOISE = (0.0, 0.01, -0.01, 0.02, -0.02)
 
@@ -101,7 +105,7 @@ def entry(
         "submitted": date(2026, 11, 20), "numerics": NUMERICS, "source_sha256": _digest(slug),
         "files": {"scores.json": _digest()},
         "versions": {"python": "3.12.3", "thiefbench": "0.1.0", "torch": "2.13.0", "numpy": "2.4.0"},
-        "machine": {"processor": "Example CPU", "cores": 2, "threads": 2, "device_name": "CPU", "git_commit": "0" * 40},
+        "machine": _MACHINE,
         "archive": Packed(name=f"{slug}.tar", sha256=_digest("archive", slug), bytes=12_345_678),
     }  # fmt: skip
     with mock.patch("os.fsync"):
@@ -112,7 +116,7 @@ def grown(folder: Path, slug: str = "mine", suite: str = "standard-v2", **change
     """As `entry`, with its first seed in one delivery and its second in another."""
     first, second = load_suite(suite).seeds[:2]
     archive = Packed(name=f"{slug}.seed-{second}.tar", sha256=_digest("later", slug), bytes=12_345_679)
-    machine = {"processor": "Example CPU", "cores": 2, "threads": 2, "device_name": "CPU", "git_commit": "0" * 40}
+    machine = dict(_MACHINE)
     versions = {"python": "3.12.3", "thiefbench": "0.1.0", "torch": "2.13.0", "numpy": "2.4.0"}
     later = Delivery(seeds=(second,), submitted=date(2026, 11, 21), versions=versions, machine=machine, archive=archive)
     fields: dict[str, Any] = {"seeds": (first, second), "later": (later,), "schema_version": GROWN_SCHEMA}

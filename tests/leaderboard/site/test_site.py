@@ -442,7 +442,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entry(
         root / "entries", "hostile", name=NAME, authors=("</td></table><script>alert(3)</script>", "W" * 200),
         defense=f"defense/mine.py:Mine(x='</code><script>alert(4)</script>{'A' * 500}')",
-        versions={"</dl><script>": "alert(5)"}, machine={"<blink>": "</pre><script>alert(6)</script>\u202egnp.exe"},
+        versions={"</dl><script>": "alert(5)"},
+        machine={"capability": "AVX2", "<blink>": "</pre><script>alert(6)</script>\u202egnp.exe"},
     )  # fmt: skip
     write_site(root / "site", root / "entries", root / "verified")
     return root / "site"

@@ -211,13 +211,19 @@ def test_an_entry_made_with_other_versions_is_not_rejected_for_its_last_bits(
     """Made with another torch, whose last bits let one near-tie of a late evaluation fall the other way."""
 
     def near_tie(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
-        made = record.model_copy(update={"provenance": record.provenance | {"torch": "2.13.0+cpu"}})
         last = [place for place, row in enumerate(rows) if row.phase == "eval" and row.round == 4]
         one, other = next((a, b) for a in last for b in last if rows[a].ids != rows[b].ids)
         took = {name: getattr(rows[other], name) for name in ("ids", "text", "ended", "outcome", "reward")}
-        return made, [replace(row, **took) if place == one else row for place, row in enumerate(rows)]
+        return record, [replace(row, **took) if place == one else row for place, row in enumerate(rows)]
 
-    moved = forged(honest, tmp_path / "moved", near_tie, attacked)
+    def with_torch(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
+        return record.model_copy(update={"provenance": record.provenance | {"torch": "2.13.0+cpu"}}), rows
+
+    there = forged(honest, tmp_path / "there", near_tie, attacked)
+    moved = forged(there, tmp_path / "moved", with_torch, lambda cell: True)
+    versions = moved.entry.manifest.versions | {"torch": "2.13.0+cpu"}
+    store, cells = Store(tmp_path / "moved" / "store"), list(moved.entry.cells)
+    moved = resigned(moved, tmp_path / "signed", store, cells, versions=versions)
     assert verified(moved).verdict == "rescored", "tokens are data: scores, rewards and advantages follow from them"
     found = verified(moved, reruns=1, fresh=1, store=rerun_cells)
     unequal = [(again.kind, again.role) for again in found.reruns if again.equal is False]
