@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench.leaderboard.deliveries import named, of_all
-from thiefbench.leaderboard.published import made_with
+from thiefbench.leaderboard.published import made_with, processors_apart
 from thiefbench.leaderboard.rows import released
 from thiefbench.leaderboard.site.judging import JudgedEntry
 from thiefbench.leaderboard.verification.verdict import Rerun, kinds_of
@@ -156,6 +156,8 @@ def _facts(judged: JudgedEntry) -> list[tuple[str, str]]:
         facts.append(
             ("Measured against", f"{counted(len(published), 'published cell')}, made with {made_with(record)}")
         )
+        if apart := processors_apart(manifest.machine, published.values()):
+            facts.append(("Processors", apart))
     elif manifest.own_shared:
         facts.append(("Measured against", f"shared cells of its own: {manifest.own_shared}"))
     return facts
