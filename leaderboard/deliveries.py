@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.manifest import SCORES, Delivery
 from thiefbench.suite.scenario import Suite
-from thiefbench.suite.store.arithmetic import ARITHMETIC, arithmetic_of
+from thiefbench.suite.store.arithmetic import ARITHMETIC, arithmetic_in, arithmetic_of
 from thiefbench.suite.store.records import Record
 from thiefbench.wording import counted
 
@@ -145,5 +145,4 @@ def delivery_sha256(entry: Entry, delivery: Delivery, in_place: Collection[str] 
 
 def _arithmetic(entry: Entry, delivery: Delivery) -> dict[str, str]:
     said = {"torch": delivery.versions.get("torch"), "capability": delivery.machine.get("capability")}
-    names = ARITHMETIC if entry.manifest.numerics.device == "cpu" else ("torch",)
-    return {name: str(said[name]) for name in names if said[name] is not None}
+    return arithmetic_in(said, entry.manifest.numerics.device)

@@ -9,6 +9,7 @@ from typing import Any
 
 from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.manifest import Numerics
 from thiefbench.leaderboard.published import (
     Key,
     Published,
@@ -22,7 +23,7 @@ from thiefbench.leaderboard.published import (
     set_name,
     words_of,
 )
-from thiefbench.leaderboard.set_rule import SETTINGS, set_of_row
+from thiefbench.leaderboard.set_rule import set_of_row
 from thiefbench.leaderboard.verification.baseline import BEGIN_AGAIN, current, run_options
 from thiefbench.provenance import provenance
 from thiefbench.suite.analysis.drift import Answers
@@ -103,7 +104,7 @@ def referred(
                 f"the published cells that {earlier.folder} is measured against lack these seeds, which only another "
                 f"set has, and a row is measured against one set; {BEGIN_AGAIN}"
             )
-    elif chosen := set_of_row(sets, {name: getattr(shared[0], name) for name in SETTINGS}, made):
+    elif chosen := set_of_row(sets, {name: getattr(shared[0], name) for name in Numerics.model_fields}, made):
         sets = [(each, cells) for each, cells in sets if each is chosen]
     problems = []
     for each, in_place in sets:

@@ -14,9 +14,6 @@ from typing import Any
 from thiefbench.leaderboard.published import Key, Published, PublishedCell
 from thiefbench.suite.store.arithmetic import arithmetic_of, comparable
 
-SETTINGS = ("device", "dtype", "threads")
-"""The parameters of cells that a row and its set have in common."""
-
 InPlace = Mapping[Key, PublishedCell]
 """A set's cells of this version of the benchmark."""
 
@@ -28,7 +25,7 @@ def set_of_row(
 
     Args:
         sets: all sets of a suite with their cells among those that the row needs, the first one first.
-        settings: of the row's own cells, by the names of `SETTINGS`.
+        settings: of the row's own cells, by the names of `thiefbench.leaderboard.manifest.Numerics`.
         made: their arithmetic.
 
     Returns:
@@ -51,4 +48,4 @@ def made_like(cells: InPlace, settings: Mapping[str, Any], made: Mapping[str, st
 
 
 def _with(cells: InPlace, settings: Mapping[str, Any]) -> bool:
-    return all(cell.record.cell.get(name) == settings[name] for cell in cells.values() for name in SETTINGS)
+    return all(cell.record.cell.get(name) == value for cell in cells.values() for name, value in settings.items())

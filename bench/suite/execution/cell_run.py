@@ -129,8 +129,8 @@ def run_cell(
         what: its `identity`.
         directory: where it leaves its files.
         progress: called with (rounds done, rounds) at the start and after every round.
-        stop: called after every round, of a rehearsal too; if it returns True, the cell is checkpointed and the run
-            stops.
+        stop: called after every round; if it returns True, the cell is checkpointed and the run stops. In a rehearsal
+            its rounds so far are kept instead.
         recorded: rounds whose weights are stored; `keep_weights_of` adds those that a restart missed.
         note: receives messages for the user, such as that a judge does not answer.
         maker: makes its defense and its attack.
