@@ -49,7 +49,8 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
         column for column in _fixed_columns(ranks=table["ranks"]) if column["key"] != "drift" or table["has_drift"]
     ]
     rows = [_row(row, shown, table, order) for row, shown in zip(board.rows, table["rows"], strict=True)]
-    tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}")
+    names = {row.judged.label: row.judged.entry.manifest.name for row in board.rows if row.own}
+    tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}", names)
     return {
         "id": board.suite.title,
         "title": board.suite.title,
@@ -127,6 +128,9 @@ def _row(row: BoardRow, shown: Mapping[str, Any], table: Mapping[str, Any], orde
         "status": "unranked" if place.status == "inconclusive" or row.seeds else place.status,
         "flags": row.flags,
         "best": _best(row),
+        "other_processor": bool(
+            processors_apart(row.judged.entry.manifest.machine, row.judged.entry.published.values())
+        ),
         "footnotes": _footnotes(row, shown["footnotes"], table["names"]),
         "sorts": _sorts(row, table["has_drift"], order),
     }
@@ -154,8 +158,6 @@ def _footnotes(row: BoardRow, notes: list[str], names: Mapping[str, str]) -> lis
     if (entry := row.judged.entry).shared_set:
         record = next(iter(entry.published.values())).record
         reason.append(f"measured against the published cells that were made with {made_with(record)}")
-    if apart := processors_apart(entry.manifest.machine, entry.published.values()):
-        reason.append(apart)
     unseen = unseen_note(row.judged.comparisons, row.row.defense, names)
     return [*reason, *notes, *([unseen] if unseen else []), *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]
 

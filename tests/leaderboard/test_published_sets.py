@@ -305,7 +305,7 @@ def test_a_processor_of_another_maker_is_measured_against_the_set_and_says_so(
             (folder / "entry.json").write_text(json.dumps(told))
         (of_suite,) = site_board(entry.parent, tmp_path / "verified", scene.board.shared).suites
         (row,) = [row for row in shown_suite(of_suite, 0)["rows"] if row["page"]]
-        assert any("and Amber): their last bits differ" in note for note in row["footnotes"]) == noted
+        assert row["other_processor"] == noted
         facts = shown_entry(read(entry, tmp_path / "verified", scene.board.shared))["facts"]
         assert ("and Amber): their last bits differ" in dict(facts).get("Processors", "")) == noted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,19 +26,28 @@ _MUTED = "#5b6470"
 class TradeoffPoint:
     """A defense in the plot: worst case of harm prevented, utility without an attack; hollow for an anchor."""
 
-    defense: str
+    name: str
     prevented: Summary
     utility: Summary
     hollow: bool
     style: Style
 
 
-def draw_tradeoff(table: SuiteTable, footer: str) -> Plot | None:
-    """The plot of a suite's table; None where no defense has both numbers. `footer` stands on the PNG."""
+def draw_tradeoff(table: SuiteTable, footer: str, names: Mapping[str, str] | None = None) -> Plot | None:
+    """The plot of a suite's table.
+
+    Args:
+        table: of a suite.
+        footer: a line on the PNG.
+        names: by a row's defense, what the legend calls it, where that is not its spec string.
+
+    Returns:
+        The plot; None where no defense has both numbers.
+    """
     styles: dict[str, Style] = {}
     for comparison in reversed(table.comparisons):  # a defense looks as it does in the first that has it
         styles |= defense_styles(comparison)
-    marks = [mark for row in table.rows if (mark := _mark(row, styles)) is not None]
+    marks = [mark for row in table.rows if (mark := _mark(row, styles, names or {})) is not None]
     if not marks:
         return None
     note = what_marks_are(marks)
@@ -68,12 +77,13 @@ def draw_tradeoff(table: SuiteTable, footer: str) -> Plot | None:
     return Plot("tradeoff", _in_words(marks), note, png, svg)
 
 
-def _mark(row: SuiteRow, styles: dict[str, Style]) -> TradeoffPoint | None:
+def _mark(row: SuiteRow, styles: Mapping[str, Style], names: Mapping[str, str]) -> TradeoffPoint | None:
     if row.place.worst is None or row.utility is None:
         return None
     return TradeoffPoint(
-        row.defense, row.place.worst.summary, row.utility, row.place.status == "anchor", styles[row.defense]
-    )
+        names.get(row.defense, row.defense), row.place.worst.summary, row.utility, row.place.status == "anchor",
+        styles[row.defense],
+    )  # fmt: skip
 
 
 def what_marks_are(marks: Sequence[TradeoffPoint]) -> str:
@@ -124,7 +134,7 @@ def _draw(axes: Any, mark: TradeoffPoint) -> None:
     axes.plot(
         x, y, color=colour, marker=mark.style.marker, markersize=6.5, linestyle="", zorder=3,
         markerfacecolor="none" if mark.hollow else colour, markeredgewidth=1.4,
-        label=f" {short_label(mark.defense)}",  # legends leave out what starts with an underscore
+        label=f" {short_label(mark.name)}",  # legends leave out what starts with an underscore
     )  # fmt: skip
     for axis, value, shown in (("x", mark.prevented.mean, x), ("y", mark.utility.mean, y)):
         if value != shown:
@@ -137,6 +147,6 @@ def _draw(axes: Any, mark: TradeoffPoint) -> None:
 def _in_words(marks: Sequence[TradeoffPoint]) -> str:
     """What the plot shows, for those who do not see it."""
     sentences = (
-        f"{mark.defense}: prevents {mark.prevented.mean:z.2f}, utility {mark.utility.mean:z.2f}" for mark in marks
+        f"{mark.name}: prevents {mark.prevented.mean:z.2f}, utility {mark.utility.mean:z.2f}" for mark in marks
     )
     return f"Utility without an attack against harm prevented in the worst case. {'; '.join(sentences)}."
