@@ -134,7 +134,9 @@ class Tally:
             self.since[spec] = self.clock()
             self.stages[spec] = Stage(spec, total, done, begun=done)
         else:
-            self.stages[spec] = replace(stage, done=done, seconds=self.clock() - self.since[spec])
+            seconds = self.clock() - self.since[spec]
+            first = seconds if spec.rehearses and stage.begun == stage.done == 0 else stage.first
+            self.stages[spec] = replace(stage, done=done, seconds=seconds, first=first)
 
     def finished(self, spec: CellSpec) -> None:
         """A cell has ended, after all of its rounds or not."""
@@ -157,20 +159,27 @@ class Tally:
 
     def seconds_left(self) -> float | None:
         """Seconds until the run ends; None if nothing was measured yet."""
-        stages = list(self.stages.values())
+        stages = [self._now(stage) for stage in self.stages.values()]
         rates = rates_of_run(stages, self.before)
         return seconds_left(stages, self.workers, rates) if rates else None
 
     def seconds_left_of(self, spec: CellSpec) -> float | None:
         """Seconds until a running cell ends; None if nothing was measured yet."""
-        rates, stage = rates_of_run(self.stages.values(), self.before), self.stages[spec]
-        return stage.work_left * rates.of(spec) if rates else None
+        rates = rates_of_run(self.stages.values(), self.before)
+        return rates.left(self._now(self.stages[spec])) if rates else None
+
+    def _now(self, stage: Stage) -> Stage:
+        """A cell with the seconds of the rehearsal that is under way."""
+        if stage.rehearses and stage.begun is not None:
+            return replace(stage, seconds=self.clock() - self.since[stage.spec])
+        return stage
 
     def seconds_a_round(self) -> float | None:
-        """Seconds per round and process, evaluations included."""
-        measured = [stage for stage in self.stages.values() if stage.begun is not None and stage.done > stage.begun]
-        played = sum(stage.done - (stage.begun or 0) for stage in measured)
-        return sum(stage.seconds for stage in measured) / played if played else None
+        """Seconds per round and process, evaluations included and rehearsals left out."""
+        told = [(stage, stage.counted_from) for stage in self.stages.values()]
+        measured = [(stage, after) for stage, after in told if after is not None and stage.done > after]
+        played = sum(stage.done - after for stage, after in measured)
+        return sum(stage.seconds - stage.first for stage, _ in measured) / played if played else None
 
 
 class _Lines:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -177,14 +177,15 @@ def estimate_of(
     if probes:
         sources.append(f"measured on the second round of {probes[0].spec.label}, run now")
         estimable |= settings.keys()
-    lows, highs = ([replace(m, seconds=m.seconds * share) for m in (*recorded, *probes)] for share in SPREAD)
+    lows, highs = ([m.times(share) for m in (*recorded, *probes)] for share in SPREAD)
     paces = {
         spec: pace for spec in missing if setting(spec) not in estimable and (pace := reference_pace(spec)) is not None
     }
     if paces:
         sources.append(f"at the pace of {MACHINE}{_MEASURE_HINT}")
-        lows += [MeasuredCell(spec, 1.0, pace.low) for spec, pace in paces.items()]
-        highs += [MeasuredCell(spec, 1.0, pace.high) for spec, pace in paces.items()]
+        # The pace of cells whose attacker asks the defense includes a rehearsal.
+        lows += [MeasuredCell(spec, 1.0, pace.low, 0.0) for spec, pace in paces.items()]
+        highs += [MeasuredCell(spec, 1.0, pace.high, 0.0) for spec, pace in paces.items()]
     known = [stage for stage in stages if setting(stage.spec) in estimable or stage.spec in paces]
     low, high = (seconds_left(known, workers, Rates(each)) if known else 0.0 for each in (lows, highs))
     return Estimate(Span(low, high), "; ".join(sources), len(stages) - len(known))

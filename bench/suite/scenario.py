@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import TypeAdapter
 
 from thiefbench import registry
+from thiefbench.attacks.base import ThreatModel
 from thiefbench.averaging.spec import AveragingSpec
 from thiefbench.engine.heterogeneity import LATER, STRICT, SpecError, plain
 from thiefbench.engine.spec import Batches, Role, SwarmSpec, check_range
@@ -112,7 +113,12 @@ class CellSpec:
     @property
     def asks(self) -> bool:
         """Whether its attacker queries the defense, also in the placebo."""
-        return self.role != "control" and _asking(self.attack)
+        return self.role != "control" and _granted(self.attack, "queries")
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether its attack plays on copies of the swarm before round 1, also in the placebo."""
+        return self.role != "control" and _granted(self.attack, "rehearsal")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for hashing and records."""
@@ -129,17 +135,18 @@ class CellSpec:
         return _CELL.validate_python(data)
 
 
-def _asking(attack: str) -> bool:
-    """Whether an attack is granted queries; None if it is no longer installed, or not trusted."""
+def _granted(attack: str, what: Literal["queries", "rehearsal"]) -> bool:
+    """Whether an attack is granted queries or a rehearsal; no if it is no longer installed, or not trusted."""
     try:
-        return _queries(attack)
+        return bool(getattr(_threat(attack), what))
     except registry.SpecStringError:
         return False
 
 
 @cache  # only results are cached, because an attack may become trusted later
-def _queries(attack: str) -> bool:
-    return bool(registry.make("attack", attack).threat.queries)
+def _threat(attack: str) -> ThreatModel:
+    threat: ThreatModel = registry.make("attack", attack).threat
+    return threat
 
 
 def heading(part: str, attack: str) -> str:

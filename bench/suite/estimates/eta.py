@@ -2,13 +2,16 @@
 
 The unit of work is one completion of a round: sampled, rewarded, inspected and learned from. How many seconds it takes
 is the mean of what was measured on cells alike, those of the same setting, role, attack and defense; see `Rates`.
+
+Some attacks rehearse before round 1, for longer than the cell then takes. These seconds are kept apart: they are no
+part of a round's, and come on top for every cell that has its rehearsal before it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
 
 from thiefbench.suite.scenario import CellSpec
@@ -16,6 +19,9 @@ from thiefbench.suite.scenario import CellSpec
 # An evaluated completion is sampled and rewarded, not learned from: 0.65 to 1.11 of a training one's seconds in
 # eleven records of the built-in models on two busy CPU cores, about 0.7 in the middle.
 EVALUATED = 0.7
+
+REHEARSED = (104, 13 * 256)
+"""Rounds and evaluated completions of a rehearsal of which nothing was measured: the most that `auto` takes."""
 
 Kind = tuple[object, ...]
 
@@ -30,6 +36,7 @@ class Stage:
         done: rounds finished; of a cell that waits, those of its checkpoint.
         begun: rounds that were finished when its seconds began to count; None for a cell that waits.
         seconds: that its process has worked on it since.
+        first: of these, until its first round was finished, if it began with a rehearsal; else 0.
     """
 
     spec: CellSpec
@@ -37,6 +44,17 @@ class Stage:
     done: int = 0
     begun: int | None = None
     seconds: float = 0.0
+    first: float = 0.0
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether its rehearsal lies before it or is under way."""
+        return self.spec.rehearses and self.total > 0 and self.done == 0
+
+    @property
+    def counted_from(self) -> int | None:
+        """The round after which its seconds tell how long rounds take; None for a cell that waits."""
+        return 1 if self.begun == 0 and self.spec.rehearses else self.begun
 
     @property
     def work_left(self) -> float:
@@ -47,19 +65,34 @@ class Stage:
 
     @property
     def measured(self) -> MeasuredCell | None:
-        """What its rounds so far tell; None where it waits or its first round is not finished."""
-        if self.begun is None or self.done <= self.begun or self.seconds <= 0:
+        """What its rounds so far tell; None where it waits or no round that tells something is finished."""
+        after = self.counted_from
+        if after is None or self.done <= after or self.seconds <= self.first:
             return None
-        return MeasuredCell(self.spec, work(self.spec, self.done) - work(self.spec, self.begun), self.seconds)
+        done = work(self.spec, self.done) - work(self.spec, after)
+        return MeasuredCell(self.spec, done, self.seconds - self.first, self.first if after != self.begun else None)
 
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """How long some work on a cell took: how much, and its seconds in one process."""
+    """How long some work on a cell took.
+
+    Attributes:
+        spec: the cell.
+        work: how much.
+        seconds: of this work, in one process.
+        rehearsed: seconds of the rehearsal before round 1; None if it was not measured.
+    """
 
     spec: CellSpec
     work: float
     seconds: float
+    rehearsed: float | None = None
+
+    def times(self, factor: float) -> MeasuredCell:
+        """The same on a machine that takes so many times as long."""
+        rehearsed = None if self.rehearsed is None else self.rehearsed * factor
+        return replace(self, seconds=self.seconds * factor, rehearsed=rehearsed)
 
 
 @dataclass(frozen=True)
@@ -109,6 +142,7 @@ class Rates:
     """
 
     def __init__(self, measured: Iterable[MeasuredCell]) -> None:
+        measured = list(measured)
         totals: defaultdict[Kind, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for each in measured:
             if each.work > 0 and each.seconds > 0:
@@ -116,6 +150,12 @@ class Rates:
                     totals[kind][0] += each.seconds
                     totals[kind][1] += each.work
         self._means = {kind: seconds / units for kind, (seconds, units) in totals.items()}
+        rehearsals: defaultdict[Kind, list[float]] = defaultdict(list)
+        for each in measured:
+            if each.rehearsed is not None:
+                for kind in _rehearsing_alike(each.spec):
+                    rehearsals[kind].append(each.rehearsed)
+        self._rehearsals = {kind: sum(seconds) / len(seconds) for kind, seconds in rehearsals.items()}
 
     def __bool__(self) -> bool:
         return bool(self._means)
@@ -127,6 +167,24 @@ class Rates:
         if partly := [self._means[kind] for kind in _partly_alike(spec) if kind in self._means]:
             return max(partly)
         return next(self._means[kind] for kind in _loosely_alike(spec) if kind in self._means)
+
+    def rehearsal(self, spec: CellSpec) -> float:
+        """Seconds to expect of a cell's rehearsal, given that something was measured.
+
+        A placebo plays what the rehearsal of the attacked cell chose, so without a measurement it takes no time.
+        """
+        alike = (self._rehearsals[kind] for kind in _rehearsing_alike(spec) if kind in self._rehearsals)
+        if (seconds := next(alike, None)) is not None:
+            return seconds
+        if spec.role == "placebo":
+            return 0.0
+        rounds, evaluated = REHEARSED
+        return self.of(spec) * (rounds * spec.swarm.prompts * spec.swarm.group + EVALUATED * evaluated)
+
+    def left(self, stage: Stage) -> float:
+        """Seconds until a cell ends, given that something was measured."""
+        ahead = max(0.0, self.rehearsal(stage.spec) - stage.seconds) if stage.rehearses else 0.0
+        return ahead + stage.work_left * self.of(stage.spec)
 
 
 def _own(spec: CellSpec) -> Kind:
@@ -140,6 +198,14 @@ def _partly_alike(spec: CellSpec) -> tuple[Kind, Kind]:
 def _loosely_alike(spec: CellSpec) -> tuple[Kind, ...]:
     """From the closest to all cells."""
     return ("setting", setting(spec), spec.asks), ("setting", setting(spec)), ("all",)
+
+
+def _rehearsing_alike(spec: CellSpec) -> tuple[Kind, ...]:
+    """From the closest to all cells of its role whose attack rehearses."""
+    return (
+        _own(spec), ("role", setting(spec), spec.role, spec.defense), ("role", setting(spec), spec.role),
+        ("role", spec.role),
+    )  # fmt: skip
 
 
 def _side(spec: CellSpec) -> tuple[str, str]:
@@ -171,7 +237,7 @@ def seconds_left(stages: Sequence[Stage], workers: int, rates: Rates) -> float:
         workers: processes that share them.
         rates: what their work takes, with something measured.
     """
-    seconds = [(stage, stage.work_left * rates.of(stage.spec)) for stage in stages]
+    seconds = [(stage, rates.left(stage)) for stage in stages]
     busy = [left for stage, left in seconds if stage.begun is not None and left > 0]
     return longest(busy, [left for stage, left in seconds if stage.begun is None], workers)
 

@@ -24,7 +24,9 @@ def measured_here(records: Iterable[Record], wanted: Collection[CellSpec]) -> li
         if record.status != "ok" or spec is None or setting(spec) not in settings:
             continue
         if _made_on(here(spec.device, spec.threads), record):
-            measured.append(MeasuredCell(spec, work(spec, spec.rounds), sum(record.seconds.values())))
+            rehearsed = record.seconds.get("rehearse", 0.0) if spec.rehearses else None
+            seconds = sum(record.seconds.values()) - (rehearsed or 0.0)
+            measured.append(MeasuredCell(spec, work(spec, spec.rounds), seconds, rehearsed))
     return measured
 
 

@@ -66,9 +66,9 @@ def draw_tradeoff(table: SuiteTable, footer: str, names: Mapping[str, str] | Non
             f"{least:g}: the lower limit must reach it", (axes.get_xlim()[0], least), xytext=(3, -3), va="top",
             textcoords="offset points", color=_MUTED, fontsize=7.5,
         )  # fmt: skip
-        handles, names = axes.get_legend_handles_labels()  # drawn last to first, so that the best lies on top
+        handles, labels = axes.get_legend_handles_labels()  # drawn last to first, so that the best lies on top
         legend = figure.legend(
-            handles[::-1], names[::-1], loc="lower left", bbox_to_anchor=(0, 0), borderaxespad=0, borderpad=0.2,
+            handles[::-1], labels[::-1], loc="lower left", bbox_to_anchor=(0, 0), borderaxespad=0, borderpad=0.2,
             ncols=_LEGEND_COLUMNS, frameon=False, fontsize=7.5, handletextpad=0.2, columnspacing=1,
         )  # fmt: skip
         for text in legend.get_texts():

@@ -18,6 +18,7 @@ from thiefbench.suite import run_plan
 from thiefbench.suite.analysis.power import ASSUMED_SPREAD, power, seeds_needed
 from thiefbench.suite.analysis.ranking_inputs import spread_over_seeds
 from thiefbench.suite.estimates.eta import EVALUATED, MeasuredCell
+from thiefbench.suite.estimates.measured import cell_of, measured_here
 from thiefbench.suite.estimates.reference import Span, reference_pace, setting_of
 from thiefbench.suite.execution import checkpoints
 from thiefbench.suite.execution.runner import run_suite
@@ -173,6 +174,19 @@ def test_an_estimate_follows_from_records_of_this_machine(tmp_path: Path, monkey
     monkeypatch.setattr(provenance, "_processor", lambda: "another one")
     assert ahead(of, tmp_path, play=True).estimate.source.startswith("measured on the second round of")
     assert len(played) == 1, "records of another processor tell nothing of this one"
+
+
+def test_the_seconds_of_a_stored_rehearsal_are_kept_apart(tmp_path: Path) -> None:
+    run(suite(), tmp_path)
+    (record,) = (each for each in Store(tmp_path).records() if each.cell["role"] == "attack")
+    for attack, seconds, rehearsed in (("auto", 10.0, 90.0), ("text", 100.0, None)):
+        told = record.model_copy(
+            update={"seconds": {"sample": 10.0, "rehearse": 90.0}, "cell": record.cell | {"attack": attack}}
+        )
+        spec = cell_of(told)
+        assert spec is not None
+        (measured,) = measured_here([told], [spec])
+        assert (measured.seconds, measured.rehearsed) == (seconds, rehearsed)
 
 
 def test_a_run_is_told_what_the_store_has_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

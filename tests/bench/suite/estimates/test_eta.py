@@ -121,8 +121,11 @@ def played(
     workers: int,
     pace: Callable[[CellSpec], float],
     before: Sequence[MeasuredCell] = (),
+    rehearsal: Callable[[CellSpec], float] = lambda spec: 0.0,
 ) -> list[tuple[float, float]]:
     """A run that is only played through: (seconds since its start, seconds left as told then) at every round.
+
+    `rehearsal` takes its seconds before a cell's first round.
 
     An evaluated completion takes 0.6 of the seconds of a training one here, so that the share which the estimate works
     with is not simply right.
@@ -146,7 +149,7 @@ def played(
                 continue
             spec, done = queue.pop(0), -1
         trained, evaluated = (completions(spec, done + 1)[i] - completions(spec, done)[i] * (done >= 0) for i in (0, 1))
-        seconds = (trained + 0.6 * evaluated) * pace(spec)
+        seconds = (trained + 0.6 * evaluated) * pace(spec) + (rehearsal(spec) if done == 0 else 0.0)
         heapq.heappush(events, (now + seconds, worker, spec, done + 1))  # type: ignore[misc]
     assert tally.share == pytest.approx(1.0), "in the end all work is done"
     return told
@@ -212,6 +215,64 @@ def test_a_cell_s_first_rounds_are_not_taken_for_all() -> None:
         if last == 60:
             tally.finished(spec)
     assert tally.seconds_left() == pytest.approx(6 * whole - now, rel=0.1), "a finished cell has shown how they go"
+
+
+def test_a_rehearsal_is_not_taken_for_the_pace_of_rounds() -> None:
+    """Of four attacks two rehearse, for ten times as long as a cell's rounds take; the first cell is one of them."""
+    attacks = ("auto", "text", "auto(attack='dos')", "dos")
+    specs = [replace(CELL, attack=attack, rounds=40) for attack in attacks]
+    rounds = 0.01 * (200 * 4 + 0.6 * (10 * 50 + 100))
+
+    def rehearsal(spec: CellSpec) -> float:
+        return 10 * rounds if spec.rehearses else 0.0
+
+    assert [spec.rehearses for spec in specs] == [True, False, True, False]
+    assert not replace(specs[0], role="control").rehearses
+    told = played(specs, 1, lambda spec: 0.01, rehearsal=rehearsal)
+    end = told[-1][0]
+    after = [(now, left) for now, left in told if 10 * rounds < now < 0.95 * end]
+    assert after[0][0] < 0.5 * end
+    for now, left in after[1:]:
+        assert abs(left - (end - now)) <= 0.25 * (end - now), f"{left:.1f} s told {end - now:.1f} s before the end"
+
+
+def test_a_rehearsal_under_way_counts_down_and_is_no_round() -> None:
+    spec = replace(CELL, attack="auto", rounds=10)
+    plain = replace(CELL, rounds=10)
+    before = [MeasuredCell(plain, work(plain, 10), work(plain, 10) * 0.01)]
+    now = 0.0
+    tally = Tally(1, clock=lambda: now)
+    tally.plan(RunOutline("t", [spec], measured=before))
+    tally.cell(spec, 0, 10)
+    whole = tally.seconds_left()
+    assert whole == pytest.approx(0.01 * (104 * 20 + EVALUATED * 13 * 256 + 200 + EVALUATED * 200))
+    now = 20.0
+    assert tally.seconds_left() == tally.seconds_left_of(spec) == pytest.approx(whole - 20)
+    now = 500.0
+    assert tally.seconds_left() == pytest.approx(0.01 * (200 + EVALUATED * 200)), "it took longer; rounds are left"
+    tally.cell(spec, 1, 10)
+    assert tally.seconds_a_round() is None
+    now = 503.0
+    tally.cell(spec, 2, 10)
+    assert tally.seconds_a_round() == pytest.approx(3.0)
+    assert tally.seconds_left() == pytest.approx(3.0 / 20 * (160 + EVALUATED * 200))
+
+
+def test_the_closest_rehearsal_is_expected() -> None:
+    spec = replace(CELL, attack="auto", defense="logit")
+    other = replace(CELL, attack="auto(attack='dos')", defense="logit")
+    judge, undefended = replace(spec, defense="judge"), replace(other, defense="none")
+    measured = [MeasuredCell(other, 100, 1.0, 30.0), MeasuredCell(undefended, 100, 1.0, 10.0)]
+    rates = Rates(measured)
+    assert rates.rehearsal(spec) == 30.0, "that of another attack against the same defense"
+    assert rates.rehearsal(judge) == 20.0, "else of any defense"
+    assert Rates([*measured, MeasuredCell(spec, 100, 1.0, 50.0)]).rehearsal(spec) == 50.0
+    assert rates.rehearsal(replace(spec, role="placebo")) == 0.0, "it plays what the attacked cell chose"
+    assert rates.left(Stage(spec, 10)) == pytest.approx(30.0 + work(spec, 10) * 0.01)
+    assert rates.left(Stage(spec, 10, done=3)) < 30.0, "a checkpoint lies behind the rehearsal"
+    slower = measured[0].times(2)
+    assert (slower.seconds, slower.rehearsed) == (2.0, 60.0)
+    assert MeasuredCell(spec, 1, 1.0).times(2).rehearsed is None
 
 
 def test_a_cell_that_goes_back_to_its_checkpoint_has_more_left() -> None:
