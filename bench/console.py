@@ -267,13 +267,18 @@ def fail(message: str) -> None:
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Within this context, Ctrl-C ends the command without a traceback and prints the command to continue."""
+def stoppable(kept: bool = True) -> Iterator[None]:
+    """Within this context, Ctrl-C ends the command without a traceback and prints the command to continue.
+
+    Args:
+        kept: whether finished work is kept; where it is not, the message says what keeps it.
+    """
     try:
         yield
     except KeyboardInterrupt:
         command = f"thiefbench {' '.join(shlex.quote(word) for word in sys.argv[1:])}"
-        err.print(f"Stopped; all finished work is kept. To continue: {escaped(command)}", soft_wrap=True)
+        keeps = "all finished work is kept. To continue:" if kept else "nothing is kept without --store DIR. Again:"
+        err.print(f"Stopped; {keeps} {escaped(command)}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from thiefbench.errors import UserError
 from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.isolation.limits import (
@@ -35,6 +36,10 @@ from thiefbench.suite.store.records import HALF_WRITTEN, BrokenRecordError, Cell
 _BLOCK = tarfile.BLOCKSIZE
 _END = bytes(2 * _BLOCK)
 _PART = 1 << 20
+
+
+class WrongArchiveError(UserError):
+    """A file is not the archive that an entry names, which says nothing about the entry. One sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -164,18 +169,19 @@ def unpack(archive: Path, entry: Archived, folder: Path, specs: Sequence[CellSpe
         The store of the entry's cells: every record is valid, and every table has the stored schema and fits in memory.
 
     Raises:
-        EntryError: the archive does not belong to the entry, or contains anything else.
+        WrongArchiveError: it is not the entry's archive.
+        EntryError: it contains anything else than it should.
     """
     expected = entry.manifest.archive
     if not archive.is_file():
-        raise EntryError(f"there is no archive {archive}; {entry.manifest.slug} names {expected.name}")
+        raise WrongArchiveError(f"{archive} is no plain file; {entry.manifest.slug} names {expected.name}")
     size = archive.stat().st_size
     if size != expected.bytes:
-        raise EntryError(f"{archive} is not the entry's archive: it has {size:,} bytes, not {expected.bytes:,}")
+        raise WrongArchiveError(f"{archive} is not the entry's archive: it has {size:,} bytes, not {expected.bytes:,}")
     if size > ARCHIVE_BYTES:
         raise EntryError(f"{archive} has {size:,} bytes, and at most {ARCHIVE_BYTES:,} are allowed")
     if file_sha256(archive) != expected.sha256:
-        raise EntryError(f"{archive} is not the entry's archive: its SHA-256 differs")
+        raise WrongArchiveError(f"{archive} is not the entry's archive: its SHA-256 differs")
     if folder.exists() and any(folder.iterdir()):
         raise EntryError(f"{folder} is not empty; name a new folder")
     wanted = members(entry.brought, entry.manifest.weights)

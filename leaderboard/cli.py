@@ -50,7 +50,11 @@ app = typer.Typer(no_args_is_help=True, help="Compare defenses on equal terms.")
 
 SharedOption = Annotated[
     Path | None,
-    typer.Option(help="Directory of the board's published shared cells. Default: those of the installed package."),
+    typer.Option(
+        exists=True,
+        file_okay=False,
+        help="Directory of the board's published shared cells. Default: those of the installed package.",
+    ),
 ]
 
 PlanOption = Annotated[
@@ -306,7 +310,8 @@ def submit(
         added, there = named(submission.seeds), named(submission.earlier.manifest.seeds)
         err.print(f"{added} will be added to {escaped(str(submission.folder))}, which has {there}")
     with stoppable():
-        for line in (*submitting.measured_against(submission), *submitting.estimate(submission, workers)):
+        size = submitting.estimate(submission, workers)
+        for line in (*submitting.replaced(submission), *submitting.measured_against(submission), *size):
             (out if plan else err).print(escaped(line))
         if plan:
             return
@@ -385,7 +390,8 @@ def verify(
     from thiefbench.leaderboard.published import SHARED
     from thiefbench.leaderboard.verification.attack_verification import verify_attack
     from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
-    from thiefbench.leaderboard.verification.verdict import write_verification
+    from thiefbench.leaderboard.verification.kept_secrets import forget_secret, kept_secret
+    from thiefbench.leaderboard.verification.verdict import check_writable, write_verification
     from thiefbench.leaderboard.verification.verify import VerifyOptions
     from thiefbench.leaderboard.verification.verify import verify as verify_entry
     from thiefbench.suite.suite_yaml import SuiteError
@@ -394,18 +400,20 @@ def verify(
     for path, what in ((entry, "entry"), *((each, "archive") for each in archives)):
         if not path.exists():
             raise SuiteError(f"there is no {what} {path}")
+    if write is not None:
+        check_writable(write)
     known = HeldOut() if private is None else read_held_out(private)
 
     options = VerifyOptions(
         archives[0] if archives else None, reruns, fresh, all_attacks, known, store, device, threads,
         shared=shared or SHARED, further=archives[1:], earlier=write,
-        secret=_secret(key) if key else new_secret(),
+        secret=_secret(key) if key else kept_secret(store, entry) if store else new_secret(),
     )  # fmt: skip
     try:
         if options.runs and archives:
             manifest = read_attack_manifest(entry) if is_attack_entry(entry) else read_manifest(entry)
             check_device(device or manifest.numerics.device)
-        with stoppable():
+        with stoppable(kept=store is not None or not options.archives):
             if is_attack_entry(entry):
                 verification = verify_attack(entry, options, _print, _print_rounds)
             else:
@@ -420,8 +428,12 @@ def verify(
             out.print(f"  {named(each.seeds)}: {each.verdict}, {each.verified.isoformat()}")
     for reason in verification.reasons:
         out.print(f"  {stranger_s(reason)}")
+    if verification.key:
+        out.print(f"  what was drawn follows from --key {verification.key}", soft_wrap=True)
     if write is not None:
         err.print(f"verification: {escaped(str(write_verification(write, verification)))}", soft_wrap=True)
+    if store is not None:
+        forget_secret(store, entry)
     raise typer.Exit(FAILED if verification.verdict == "rejected" else DONE)
 
 

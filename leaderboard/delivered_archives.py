@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from thiefbench.leaderboard.archive import unpack
+from thiefbench.leaderboard.archive import WrongArchiveError, unpack
 from thiefbench.leaderboard.deliveries import delivered, named
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.manifest import Delivery
@@ -14,19 +14,17 @@ from thiefbench.suite.store.records import Store, file_sha256
 
 
 def at_hand(entry: Entry, archives: Sequence[Path]) -> dict[Path, Delivery]:
-    """The delivery that every archive belongs to, in the entry's order. An entry with one has all of its archives.
+    """The delivery that every archive belongs to, in the entry's order.
 
     Raises:
-        EntryError: an archive is of no delivery, or of the same one as another.
+        WrongArchiveError: an archive is of no delivery, or of the same one as another.
     """
     deliveries = entry.manifest.deliveries
-    if len(deliveries) == 1 and len(archives) == 1:  # whatever is wrong with it is told when it is unpacked
-        return {archives[0]: deliveries[0]}
     found: dict[Path, Delivery] = {}
     for archive in archives:
         delivery = delivery_of(entry, archive)
         if delivery in found.values():
-            raise EntryError(f"{archive} is the archive of its {named(delivery.seeds)}, which was given twice")
+            raise WrongArchiveError(f"{archive} is the archive of its {named(delivery.seeds)}, which was given twice")
         found[archive] = delivery
     return dict(sorted(found.items(), key=lambda pair: deliveries.index(pair[1])))
 
@@ -35,7 +33,7 @@ def delivery_of(entry: Entry, archive: Path) -> Delivery:
     """The delivery of an entry that an archive belongs to.
 
     Raises:
-        EntryError: it belongs to none.
+        WrongArchiveError: it belongs to none.
     """
     size = archive.stat().st_size if archive.is_file() else -1
     alike = [each for each in entry.manifest.deliveries if each.archive.bytes == size]
@@ -44,7 +42,10 @@ def delivery_of(entry: Entry, archive: Path) -> Delivery:
         if each.archive.sha256 == digest:
             return each
     names = ", ".join(f"{each.archive.name} ({named(each.seeds)})" for each in entry.manifest.deliveries)
-    raise EntryError(f"{archive} is not an archive of the entry, which names {names}")
+    if size < 0:
+        raise WrongArchiveError(f"{archive} is no plain file; the entry's is {names}")
+    has = f"it has {size:,} bytes" if not alike else "its SHA-256 differs"
+    raise WrongArchiveError(f"{archive} is not an archive of the entry, which names {names}: {has}")
 
 
 def unpacked(entry: Entry, archives: Mapping[Path, Delivery], folder: Path, specs: Sequence[CellSpec]) -> Store:

@@ -17,6 +17,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
 
@@ -377,12 +378,28 @@ def check_hashes(
 
 
 def write_files(folder: Path, content: Mapping[str, bytes]) -> None:
-    """Write an entry's files, by the names that its manifest lists them by; the scores are compressed."""
-    for name, data in content.items():
-        if name == SCORES:
-            write_atomically(folder / STORED_SCORES, compressed(data))
-        else:
-            write_atomically(folder / name, data)
+    """Write an entry's files, by the names that its manifest lists them by; the scores are compressed.
+
+    All are written beside the folder before one of them takes the place of an earlier one, so a full disk leaves an
+    earlier version of the entry as it was. What that had besides is removed.
+    """
+    stored = {
+        STORED_SCORES if name == SCORES else name: compressed(data) if name == SCORES else data
+        for name, data in content.items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-", ignore_cleanup_errors=True) as beside:
+        for name, data in stored.items():
+            write_atomically(Path(beside) / name, data)
+        for name in stored:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (Path(beside) / name).replace(folder / name)
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path.relative_to(folder).as_posix() not in stored:
+            path.unlink()
 
 
 def written(model: BaseModel) -> bytes:

@@ -27,6 +27,7 @@ from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.arithmetic import arithmetic_here, arithmetic_of
 from thiefbench.suite.store.records import Record, identify
+from thiefbench.wording import counted
 
 
 def begun(folder: Path) -> Manifest | None:
@@ -46,7 +47,9 @@ def to_bring(suite: Suite, number: int, earlier: Manifest | None) -> tuple[int, 
         EntryError: the suite has fewer.
     """
     if number > len(suite.seeds):
-        raise EntryError(f"{suite.title} has {len(suite.seeds)} seeds, and --seeds asks for the first {number}")
+        raise EntryError(
+            f"{suite.title} has {counted(len(suite.seeds), 'seed')}, and --seeds asks for the first {number}"
+        )
     return suite.seeds[len(earlier.seeds) if earlier else 0 : number]
 
 

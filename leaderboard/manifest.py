@@ -41,6 +41,9 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """One line of text."""
 
+Reason = Annotated[str, Field(max_length=300, pattern=r"^([^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*)?$")]
+"""One line, or nothing."""
+
 
 class EntryModel(BaseModel):
     """Part of an entry's JSON files: unknown fields, NaN and infinite numbers are refused."""
@@ -196,7 +199,7 @@ class Manifest(EntryModel):
     files: dict[str, Sha256]
     weights: tuple[Packed, ...] = ()
     archive: Packed
-    own_shared: Annotated[str, Field(max_length=300, pattern=r"^([^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*)?$")] = ""
+    own_shared: Reason = ""
     later: tuple[Delivery, ...] = Field(default=(), max_length=100)
 
     @property

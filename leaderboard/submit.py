@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from thiefbench import registry
 from thiefbench.errors import UserError
@@ -19,6 +19,7 @@ from thiefbench.leaderboard import growing, rows
 from thiefbench.leaderboard.archive import pack, packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores, drifts, trimmed
 from thiefbench.leaderboard.defense_kinds import DefenseKind, check_fits, kind_of, rankable, unranked, unreleased
+from thiefbench.leaderboard.deliveries import named
 from thiefbench.leaderboard.entry import Entry, EntryError, read_manifest, write_entry
 from thiefbench.leaderboard.entry_validation import NOT_VERIFIABLE
 from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, CAPS, POOL, STAGE_CHECK_CAPS
@@ -31,11 +32,11 @@ from thiefbench.leaderboard.manifest import (
     MANIFEST,
     REFERRING_SCHEMA,
     SCORES,
-    STORED_SCORES,
     Delivery,
     Line,
     Manifest,
     Numerics,
+    Reason,
     SuiteName,
     archive_name,
 )
@@ -59,6 +60,8 @@ from thiefbench.suite.store.arithmetic import arithmetic_in
 from thiefbench.suite.store.records import Record, Score, Store, file_sha256
 from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.wording import counted, one_of
+
+_REASON = TypeAdapter(Reason)
 
 
 class Credits(BaseModel):
@@ -227,8 +230,12 @@ def prepare(
             f"{declared.name} is installed by {declared.dist.name}, which others do not have; submit its file instead, "
             "as path/to/file.py:Class"
         )
+    try:
+        _REASON.validate_python(own_shared.strip())
+    except ValidationError as error:
+        raise EntryError("--own-shared gives the reason in one line of at most 300 characters") from error
     folder = out / credits.slug
-    _check_free(folder, credits)
+    _check_free(folder, credits, suite)
     cell_store = Store(store.expanduser().resolve())
     staged = stage(spec, cell_store.root / "submissions")
     with chdir(staged.folder), staged.named_as_original():
@@ -247,6 +254,7 @@ def prepare(
             check_fits(suite, made, defense)
         if registry.source_hash("defense", defense) != registry.source_hash("defense", defense, load=False):
             raise EntryError(NOT_VERIFIABLE)  # by the hash that a verifier computes, who loads no file
+    _check_same(folder, credits, defense)
     begun = None if seeds is None else growing.begun(folder)
     wanted_seeds = suite.seeds if seeds is None else growing.to_bring(suite, seeds, begun)
     earlier = None
@@ -344,7 +352,6 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
         scores = growing.merged(own.earlier, suite, listed, manifest.seeds)
     else:
         manifest, scores = _manifest(own, delivery, records), Scores(cells=tuple(listed.values()))
-    _clear(own.folder, {MANIFEST, STORED_SCORES, *own.staged.source})
     return write_entry(own.folder, manifest, scores, own.staged.source, own.shared)
 
 
@@ -385,6 +392,7 @@ def _manifest(own: Submission, delivery: Delivery, records: Sequence[Record]) ->
 
 def measured_against(submission: Submission) -> list[str]:
     """Which shared cells its row is measured against, in lines for the author; none where nothing is published."""
+    lines = []
     if published := submission.references.cells:
         cell = next(iter(published.values()))[0]
         apart = processors_apart(submission.made_on, (each for each, _ in published.values()))
@@ -400,13 +408,21 @@ def measured_against(submission: Submission) -> list[str]:
                 "entry; once others are published in their place, it has to be submitted again (--seeds takes fewer "
                 "seeds)"
             )
-        return lines
-    if submission.own_shared:
-        return [
+    elif submission.own_shared:
+        lines = [
             "measured against shared cells of its own, which are run where the store lacks them; the entry stays "
             "self-reported until a verifier has run all of them again"
         ]
-    return []
+    return lines
+
+
+def replaced(submission: Submission) -> list[str]:
+    """What is lost of an entry that was brought in several deliveries, in lines for the author."""
+    there = None if submission.earlier else growing.begun(submission.folder)
+    if there is None or not there.later:
+        return []
+    count, seeds = counted(len(there.deliveries), "delivery", "deliveries"), named(there.seeds)
+    return [f"note: {submission.folder} has {seeds} in {count}, which will be replaced; --seeds adds to them"]
 
 
 def _drifts(submission: Submission, records: Sequence[Record]) -> dict[str, dict[str, Score]]:
@@ -478,23 +494,30 @@ def next_steps(submission: Submission, entry: Entry) -> list[str]:
     ]
 
 
-def _check_free(folder: Path, credits: Credits) -> None:
-    """Raise EntryError unless the folder is free or holds an entry of the same authors."""
+def _check_free(folder: Path, credits: Credits, suite: Suite) -> None:
+    """Raise EntryError unless the folder is free or holds an entry of the same authors on the same suite."""
     if not folder.exists():
+        if existing := next((each for each in folder.parents if each.exists() and not each.is_dir()), None):
+            raise EntryError(f"--out names a folder of entries, and {existing} is a file")
         return
     if not (folder / MANIFEST).is_file():
         if any(folder.iterdir()):
             raise EntryError(f"{folder} already exists and is not an entry; give another --name or --out")
         return
-    if (authors := read_manifest(folder).authors) != credits.authors:
-        raise EntryError(f"{folder} is an entry of {', '.join(authors)}; give yours another --name")
+    manifest = read_manifest(folder)
+    if manifest.authors != credits.authors:
+        raise EntryError(f"{folder} is an entry of {', '.join(manifest.authors)}; give yours another --name")
+    if manifest.suite.name != suite.name:
+        raise EntryError(
+            f"{folder} is an entry on {manifest.suite.name}-v{manifest.suite.version}, and this one, on {suite.title}, "
+            "would replace it; give it another --name, or another folder with --out"
+        )
 
 
-def _clear(folder: Path, kept: set[str]) -> None:
-    """Remove the files that an earlier version of an entry had and this one does not have."""
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir() and not path.is_symlink():
-            if not any(path.iterdir()):
-                path.rmdir()
-        elif path.relative_to(folder).as_posix() not in kept:
-            path.unlink()
+def _check_same(folder: Path, credits: Credits, defense: str) -> None:
+    """Raise EntryError where the folder's entry has another name and another defense: two names may give one folder."""
+    if (manifest := growing.begun(folder)) and manifest.name != credits.name and manifest.defense != defense:
+        raise EntryError(
+            f"{folder} is the entry {manifest.name!r} of another defense ({manifest.defense:.80}), and this one would "
+            "replace it; give it another --name"
+        )

@@ -160,19 +160,25 @@ def board(entries: Path, verified: Path, shared: Path = SHARED) -> Board:
 def read_all(entries: Path, verified: Path, shared: Path = SHARED) -> tuple[dict[str, JudgedEntry], list[Broken]]:
     """The defenses' entries of a folder by name, and the folders that cannot be read. Raises: see `board`."""
     folders = {folder.name: folder for folder in _folders(entries) if not is_attack_entry(folder)}
-    return each_alone(folders, lambda folder: read(folder, verified, shared))
+    return each_alone(folders, lambda folder: read(_own_folder(folder), verified, shared))
 
 
 def read_attacks(entries: Path, verified: Path) -> tuple[dict[str, JudgedAttack], list[Broken]]:
     """The attacks' entries of a folder by name, and those that cannot be read. Raises: see `board`."""
     folders = {folder.name: folder for folder in _folders(entries) if is_attack_entry(folder)}
-    return each_alone(folders, lambda folder: read_attack(folder, verified))
+    return each_alone(folders, lambda folder: read_attack(_own_folder(folder), verified))
 
 
 def _folders(entries: Path) -> list[Path]:
     if not entries.is_dir():
         raise EntryError(f"there is no folder {entries}; name the folder of entries with --entries DIR")
     return sorted(path for path in entries.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
+
+
+def _own_folder(folder: Path) -> Path:
+    if folder.is_symlink():
+        raise EntryError(f"{folder.name} is a link, and an entry is a folder of its own")
+    return folder
 
 
 def each_alone(inputs: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[dict[str, _Made], list[Broken]]:

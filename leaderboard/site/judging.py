@@ -243,9 +243,12 @@ def _numbers(
     attacks = ranking_inputs.undefended(comparisons)
     if why := partial(suite, seeds):
         doubts = "; ".join(doubt for attack in attacks if (doubt := why_inconclusive(attack, sorted(seeds))))
-        worst = None if doubts else worst_of(row, [each.name for each in attacks], sorted(seeds), suite.ranking)[0]
+        worst, failed = None, ""
+        if not doubts:
+            worst, failed = worst_of(row, [each.name for each in attacks], sorted(seeds), suite.ranking)
         status: RankingStatus = "anchor" if row.anchor else "unplaced"
-        place = Placement(row.defense, status, None, worst, doubts if row.anchor else unplaced_because(why, doubts))
+        reason = "; ".join(each for each in (unplaced_because(why, doubts), failed) if each)
+        place = Placement(row.defense, status, None, worst, doubts or failed if row.anchor else reason)
     else:
         place = judged(row, oracles, attacks, suite.seeds, suite.ranking)
     numbers = suite_row(place, False, row, comparisons, suite.utility)

@@ -175,9 +175,10 @@ def other_cells(
 ) -> Iterator[OtherCell]:
     """The shared cells that an entry brings although this version has others published in their place.
 
-    They are compared with one set: the one that it refers to, or else the one that was computed as the entry says its
-    cells were, or else the first. A cell that this one lacks and another one has is in place of that, whatever it
-    holds: otherwise an entry could be measured against some cells of each set.
+    They are compared with one set: the one that it refers to, or else the one that its row belongs to (`set_of_row`),
+    or else the one that was computed as the entry says its cells were, or else the first. A cell that this one lacks
+    and another one has is in place of that, whatever it holds: otherwise an entry could be measured against some cells
+    of each set.
 
     Args:
         entry: of the suite.
@@ -189,10 +190,10 @@ def other_cells(
         PublishedError: a published cell cannot be read.
     """
     shared = _shared_specs(entry, specs)
-    in_place = {each.name: cells for each in sets if (cells := current(each, shared))}
-    if not in_place:
+    whole = [(each, cells) for each in sets if (cells := current(each, shared))]
+    if not whole:
         return
-    own = _set_of(entry, in_place)
+    own, in_place = _set_of(entry, whole), {each.name: cells for each, cells in whole}
     for cell, (part, spec) in zip(entry.cells, specs, strict=True):
         if cell.cell_id in entry.published:
             continue
@@ -207,17 +208,20 @@ def other_cells(
             yield OtherCell(cell, spec, part, there, apart)
 
 
-def _set_of(entry: Entry, in_place: Mapping[str, Mapping[Key, PublishedCell]]) -> str:
+def _set_of(entry: Entry, in_place: Sequence[tuple[Published, Mapping[Key, PublishedCell]]]) -> str:
     """The name of the set that an entry's row is measured against, or would be if it referred to one.
 
     Args:
         entry: which may refer to one.
-        in_place: at least one set's cells of this version, by the set's name, the first set first.
+        in_place: at least one set with its cells of this version, the first one first.
     """
     if entry.published:
         return entry.shared_set
     settings, made = entry.manifest.numerics.model_dump(), arithmetic_said(entry)
-    return next((name for name, cells in in_place.items() if made_like(cells, settings, made)), next(iter(in_place)))
+    if (chosen := set_of_row(in_place, settings, made)) is not None:
+        return chosen.name
+    like = (each for each, cells in in_place if made_like(cells, settings, made))
+    return next(like, in_place[0][0]).name
 
 
 def _apart(cell: CellScores, there: PublishedCell, archive: Store | None) -> str:

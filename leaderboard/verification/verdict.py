@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from thiefbench.errors import UserError
 from thiefbench.leaderboard.entry import EntryError, Listed, entry_sha256
 from thiefbench.leaderboard.manifest import Line, MalformedError, Sha256, strictly_parsed
 from thiefbench.regular_files import NotRegularError, read_regular
@@ -144,6 +146,20 @@ def verification_path(folder: Path, slug: str) -> Path:
     return folder / f"{slug}.json"
 
 
+def check_writable(folder: Path) -> None:
+    """Create a folder of verifications, and see that a file can be written there.
+
+    Raises:
+        UserError: it cannot be.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"--write {folder}: nothing can be written there ({error.strerror})") from error
+
+
 def write_verification(folder: Path, verification: Verification) -> Path:
     """Write a verification into a folder of verifications."""
     path = verification_path(folder, verification.slug)
@@ -159,6 +175,18 @@ def read_verification(folder: Path, entry: Listed) -> Verification | None:
     """
     verification = last_verification(folder, entry.manifest.slug)
     return verification if verification and verification.entry_sha256 == entry_sha256(entry) else None
+
+
+def earlier_verification(folder: Path, slug: str) -> Verification | None:
+    """`last_verification` for a verifier, whose own file it is.
+
+    Raises:
+        UserError: it cannot be read, which is no fault of the entry.
+    """
+    try:
+        return last_verification(folder, slug)
+    except EntryError as error:
+        raise UserError(f"the last verification cannot be read, so mend it or remove it: {error}") from error
 
 
 def last_verification(folder: Path, slug: str) -> Verification | None:

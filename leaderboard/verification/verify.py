@@ -90,8 +90,8 @@ from thiefbench.leaderboard.verification.verdict import (
     Rerun,
     Verdict,
     Verification,
+    earlier_verification,
     kinds_of,
-    last_verification,
 )
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.execution.cell_identity import RegistryFactory
@@ -526,17 +526,20 @@ def verify(
 
     Raises:
         EntryError: the folder cannot be read as an entry.
+        WrongArchiveError: an archive is not the entry's.
+        UserError: the last verification, among `options.earlier`, cannot be read.
         SandboxUnavailable: cells must run, and this machine has no working sandbox.
     """
     entry = read_entry(folder, options.shared)
-    earlier = last_verification(options.earlier, entry.manifest.slug) if options.earlier else None
+    earlier = earlier_verification(options.earlier, entry.manifest.slug) if options.earlier else None
     verifier = _Verifier(entry, options, tell, watch, samples)
     verdict, today = verifier.verdict(), datetime.now(UTC).date()
     made = verdicts(entry, verifier.found, verdict, earlier, verifier.in_place, verifier.specs, today)
     if verdict != "rejected":
         verdict = lowest(made)
         verifier.reasons[:0] = doubts(entry, made, verifier.found)
-    if earlier is not None and set(made) & set(earlier.deliveries):
+    of_each = zip(entry.manifest.deliveries, made, strict=True)
+    if earlier is not None and {each for of, each in of_each if of not in verifier.found} & {*earlier.deliveries}:
         verifier.flags |= set(earlier.flags)
     numerics = entry.manifest.numerics
     here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)

@@ -18,6 +18,7 @@ from tests.leaderboard.scores_files import put_scores, scores_of, scores_sha256,
 from tests.leaderboard.tiny_entries import CHEATS, NUMERICS, Made, made, suite
 from thiefbench.engine.keys import SECRET_BYTES
 from thiefbench.leaderboard import growing, rows, submit
+from thiefbench.leaderboard.archive import WrongArchiveError
 from thiefbench.leaderboard.deliveries import delivery_sha256
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.verification.verdict import Verification, write_verification
@@ -98,7 +99,7 @@ def rejected(folder: Path, *archives: Path) -> str:
     return "\n".join(found.reasons)
 
 
-def prepared(grown: Grown, folder: Path, seeds: int = 3, **changes: Any) -> submit.Submission:
+def prepared(grown: Grown, folder: Path, seeds: int | None = 3, **changes: Any) -> submit.Submission:
     """The submission of further seeds of the entry in a folder, with an empty store."""
     fields: dict[str, Any] = {"of": SUITE, "numerics": NUMERICS, "file": grown.file, "own_shared": ""} | changes
     credits = submit.credits_of("Mine", "A. Author", "")
@@ -162,6 +163,17 @@ def test_what_the_entry_has_already_is_not_run(grown: Grown, tmp_path: Path) -> 
     assert more.archive.name == "mine.seed-2.tar"
     with pytest.raises(EntryError, match="tiny-v1 has 3 seeds, and --seeds asks for the first 4"):
         prepared(grown, tmp_path, seeds=4)
+
+
+def test_what_several_deliveries_would_lose_is_said(grown: Grown, tmp_path: Path) -> None:
+    copied(grown.two, tmp_path)
+    anew = prepared(grown, tmp_path, seeds=None)
+    assert submit.replaced(anew) == [
+        f"note: {anew.folder} has seeds 0, 1 in 2 deliveries, which will be replaced; --seeds adds to them"
+    ]
+    assert submit.replaced(prepared(grown, tmp_path, seeds=3)) == []
+    copied(grown.one, tmp_path / "one")
+    assert submit.replaced(prepared(grown, tmp_path / "one", seeds=None)) == [], "one delivery is one store's"
 
 
 def test_it_grows_only_as_it_was_begun(grown: Grown, tmp_path: Path) -> None:
@@ -266,12 +278,13 @@ def test_a_verdict_is_of_every_file_of_the_source(tmp_path: Path) -> None:
 
 def test_an_archive_belongs_to_one_delivery(grown: Grown, tmp_path: Path) -> None:
     folder, first, second = grown.two.folder, grown.archive(FIRST), grown.archive(SECOND)
-    assert "which was given twice" in rejected(folder, second, second)
+    with pytest.raises(WrongArchiveError, match="which was given twice"):
+        verified(folder, second, second)
     strange = tmp_path / "strange.tar"
     strange.write_bytes(bytes(first.stat().st_size))
-    assert "is not an archive of the entry, which names mine.tar (seed 0), mine.seed-1.tar (seed 1)" in rejected(
-        folder, first, strange
-    )
+    named = r"is not an archive of the entry, which names mine.tar \(seed 0\), mine.seed-1.tar \(seed 1\)"
+    with pytest.raises(WrongArchiveError, match=named):
+        verified(folder, first, strange)
 
     def swapped(told: dict[str, Any]) -> None:
         for name in ("sha256", "bytes"):

@@ -425,6 +425,23 @@ def test_brought_cells_are_compared_with_the_set_that_they_say_they_are_like(
     )
 
 
+def test_cells_of_another_torch_that_say_to_be_of_this_one_are_other_shared_cells(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are compared with the set that the row belongs to, not with the first one, whose completions they have."""
+    old, shared = Path(shutil.copytree(scene.board.store, tmp_path / "old")), tmp_path / "shared"
+    of_torch(old, "2.14.9", (0,))
+    publish_all(Board(old, shared), (0,))
+    name = publish_all(Board(scene.there, shared), (0,), beside=True).folder.name
+    honest = made(tmp_path / "honest", HEARS, monkeypatch, store=scene.board.store, shared=shared)
+    assert (honest.entry.shared_set, verified(honest, shared=shared).verdict) == (name, "rescored")
+    of_torch(old, arithmetic_here("cpu")["torch"], (0,))
+    lie = made(tmp_path / "lie", HEARS, monkeypatch, store=old, shared=tmp_path / "nothing")
+    assert not lie.entry.published
+    found = verified(lie, shared=shared)
+    assert (found.verdict, found.flags) == ("self-reported", ("other shared cells",))
+
+
 def test_cells_that_only_another_set_has_are_not_the_entry_s_to_bring(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import shutil
@@ -17,6 +18,7 @@ from typer.testing import CliRunner, Result
 from tests.bench import tiny
 from thiefbench import registry
 from thiefbench.cli import app
+from thiefbench.leaderboard import entry as entry_module
 from thiefbench.leaderboard import rows, submit
 from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.cell_scores import drifts, trimmed
@@ -380,6 +382,8 @@ def test_anchors_are_refused(tmp_path: Path, spec: str) -> None:
             {"--suite": "smoke"},
             "no defense can be ranked on smoke: it has no placebo to beat and no cells without an attack",
         ),
+        ({"--own-shared": "two\nlines"}, "--own-shared gives the reason in one line of at most 300 characters"),
+        ({"--own-shared": "x" * 301}, "--own-shared gives the reason in one line of at most 300 characters"),
         ({"--suite": "mine.yaml"}, "mine.yaml is a file of your own; write --suite tiny"),
         ({"--suite": "standart-v1"}, "there is no suite named 'standart-v1'; did you mean standard-v1 or standard-v2"),
         ({"--dtype": "float16"}, "--dtype must be float32 or bfloat16"),
@@ -428,6 +432,56 @@ def test_what_only_one_machine_has_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("thiefbench.registry.entry", lambda kind, name: Declared)
     with pytest.raises(EntryError, match="logit is installed by thiefbench-extras, which others do not have"):
         prepare("logit", credits_of("x", "y", ""), suite(), NUMERICS, tmp_path / "store", tmp_path / "entries")
+
+
+def test_a_folder_that_is_a_file_or_absent_is_found_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = invoke(tmp_path, f"{mine(tmp_path)}:Mine", *CREDITS, "--out", str(tmp_path / "file"), "--plan")
+    assert f"--out names a folder of entries, and {tmp_path / 'file'} is a file" in str(done.exception)
+    for command in (["submit", f"{mine(tmp_path)}:Mine", *CREDITS, "--suite", "tiny"], ["build", str(tmp_path)]):
+        for shared in ("nowhere", str(tmp_path / "file")):
+            done = CliRunner().invoke(app, ["leaderboard", *command, "--shared", shared])
+            assert (done.exit_code, "'--shared'" in done.output) == (2, True), done.output
+
+
+def test_an_entry_on_another_suite_or_of_another_defense_is_not_replaced(store: Path, tmp_path: Path) -> None:
+    made = made_in(tmp_path)
+    submit.write(made, submit.run(made, tiny.Watcher()))
+    content = (made.folder / "entry.json").read_bytes()
+    with pytest.raises(
+        EntryError, match="my-filter is an entry on tiny-v1, and this one, on other-v1, would replace it"
+    ):
+        prepare(
+            f"{mine(tmp_path)}:Mine(word='hail')", credits_of("My filter", "A. Author, B. Author", ""),
+            replace(suite(), name="other"), NUMERICS, store, tmp_path / "entries",
+        )  # fmt: skip
+    same_folder = credits_of("\u9632\u5fa1: my filter", "A. Author, B. Author", "")
+    assert same_folder.slug == "my-filter"
+    fields: dict[str, Any] = {"numerics": NUMERICS, "store": store, "out": tmp_path / "entries"}
+    with pytest.raises(EntryError, match=r"is the entry 'My filter' of another defense \(defense/mine.py:Mine\)"):
+        prepare(f"{mine(tmp_path)}:Mine(word='thief')", same_folder, suite(), **fields)
+    assert (made.folder / "entry.json").read_bytes() == content
+    assert prepare(f"{mine(tmp_path)}:Mine(word='hail')", same_folder, suite(), **fields), "the same under a new name"
+
+
+def test_a_full_disk_leaves_an_entry_as_it_was(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = made_in(tmp_path)
+    records = submit.run(made, tiny.Watcher())
+    submit.write(made, records)
+    before = {path: path.read_bytes() for path in made.folder.rglob("*") if path.is_file()}
+    write = entry_module.write_atomically
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name == "entry.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(entry_module, "write_atomically", full)
+    other = made_in(tmp_path, spec="Mine(word='thief')")
+    with pytest.raises(OSError, match="No space left"):
+        submit.write(other, submit.run(other, tiny.Watcher()))
+    assert {path: path.read_bytes() for path in made.folder.rglob("*") if path.is_file()} == before
+    assert [path.name for path in made.folder.parent.iterdir()] == ["my-filter"]
 
 
 def test_other_peoples_folders_stay(store: Path, tmp_path: Path) -> None:

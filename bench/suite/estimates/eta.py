@@ -250,7 +250,7 @@ def longest(busy: Sequence[float], waiting: Sequence[float], workers: int) -> fl
         waiting: seconds of the others, in their order.
         workers: processes.
     """
-    free = [*busy, *[0.0] * (workers - len(busy))]
+    free = [*busy, *[0.0] * (min(workers, len(busy) + max(1, len(waiting))) - len(busy))]
     heapify(free)
     for seconds in waiting:
         heapreplace(free, free[0] + seconds)

@@ -56,6 +56,27 @@ class TestPartialEntries:
         lines = {each["slug"]: each for each in csv.DictReader(io.StringIO((tmp_path / "site/board.csv").read_text()))}
         assert (lines["begun"]["seeds"], lines["begun"]["all_seeds"]) == ("0; 1; 2", "0")
 
+    def test_a_cell_of_its_own_that_failed_is_named(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+
+        def failing(cell: CellSpec) -> Numbers:
+            failed = cell.role == "attack" and "code_injection" in cell.attack
+            return Numbers(error="RuntimeError: out of memory") if failed else prevents(0.9)(cell)
+
+        verified(seen, entry(entries, "begun", failing, STANDARD, seeds=(0,)), "rescored")
+        place = row(board(entries, seen), "begun").row.place
+        assert place.worst is None
+        assert place.reason.startswith("it has 1 of 5 seeds, and a partial suite is never ranked; ")
+        assert "code_injection" in place.reason and "RuntimeError: out of memory" in place.reason
+
+    def test_a_link_to_an_entry_is_no_second_row(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        entry(entries, "begun", prevents(0.9), STANDARD, seeds=(0,))
+        (entries / "alias").symlink_to("begun")
+        found = board(entries, seen)
+        assert found.broken == (("alias", "alias is a link, and an entry is a folder of its own"),)
+        assert row(found, "begun").seeds == "1 of 5 seeds"
+
     def test_an_anchor_s_entry_is_not_preferred_to_one_that_measured_it_better(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
         verified(seen, entry(entries, "fair", prevents(0.5), STANDARD), "rescored")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,9 @@ from thiefbench import __version__, registry
 from thiefbench.cli import app
 from thiefbench.engine.keys import SECRET_BYTES, secret_seed
 from thiefbench.engine.round_record import CompletionRow
+from thiefbench.errors import UserError
 from thiefbench.leaderboard import archive
+from thiefbench.leaderboard.archive import WrongArchiveError
 from thiefbench.leaderboard.cell_scores import CellScores, Scores, trimmed
 from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.entry import write_entry
@@ -45,7 +47,7 @@ from thiefbench.leaderboard.verification import reexecution
 from thiefbench.leaderboard.verification import verify as verify_module
 from thiefbench.leaderboard.verification.held_out import HeldOut
 from thiefbench.leaderboard.verification.rerunning import surroundings_apart
-from thiefbench.leaderboard.verification.verdict import Verification, read_verification
+from thiefbench.leaderboard.verification.verdict import Verification, read_verification, write_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.suite.store.records import Record, Store, file_sha256, table_rows
 
@@ -608,9 +610,79 @@ def test_archives_that_lead_elsewhere_or_swell(honest: Made, tmp_path: Path, mon
     assert re.search(
         r"holds something that is not a header|'\.\./\.\./x", rejected(Made(led.entry, tmp_path / "mine.tar"))
     )
-    assert "is not the entry's archive" in rejected(Made(honest.entry, tmp_path / "mine.tar"))
     monkeypatch.setattr("thiefbench.leaderboard.verification.foreign_tables.TABLE_BYTES", 1000)
     assert re.search("and at most 1,000 are allowed", rejected(honest))
+
+
+def test_a_wrong_archive_says_nothing_about_the_entry(honest: Made, tmp_path: Path) -> None:
+    """Such as an unfinished download: what an earlier verification found stays."""
+    seen, words = tmp_path / "seen", ["leaderboard", "verify", str(honest.folder), "--fresh", "0", "--reruns", "0"]
+    before = verified(honest).model_copy(update={"verdict": "re-executed", "key": "0" * 64})
+    path = write_verification(seen, before)
+    content, data = path.read_bytes(), honest.archive.read_bytes()
+    for name, wrong, said in (
+        ("short.tar", data[:-1], f"names mine.tar (seed 0): it has {len(data) - 1:,} bytes"),
+        ("other.tar", data[:-1] + b"x", "names mine.tar (seed 0): its SHA-256 differs"),
+    ):
+        (tmp_path / name).write_bytes(wrong)
+        done = CliRunner().invoke(app, [*words, "--archive", str(tmp_path / name), "--write", str(seen)])
+        assert isinstance(done.exception, WrongArchiveError)
+        assert said in str(done.exception)
+    done = CliRunner().invoke(app, [*words, "--archive", str(tmp_path), "--write", str(seen)])
+    assert f"{tmp_path} is no plain file" in str(done.exception)
+    assert path.read_bytes() == content
+
+
+def test_flags_of_an_earlier_verification_are_those_of_the_deliveries_that_keep_its_verdict(
+    honest: Made, tmp_path: Path
+) -> None:
+    earlier = verified(honest).model_copy(update={"flags": ("does not generalise",)})
+    write_verification(tmp_path, earlier)
+    assert verified(honest, earlier=tmp_path).flags == (), "verified anew, on the same day"
+    assert verified(honest, earlier=tmp_path, archive=None).flags == ("does not generalise",)
+
+
+def test_a_damaged_verification_is_not_the_entry_s_fault(honest: Made, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text("{")
+    done = CliRunner().invoke(app, ["leaderboard", "verify", str(honest.folder), "--write", str(tmp_path)])
+    assert type(done.exception) is UserError
+    assert "the last verification cannot be read, so mend it or remove it" in str(done.exception)
+
+
+def test_what_cannot_be_written_is_said_before_anything_runs(honest: Made, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(app, ["leaderboard", "verify", str(honest.folder), "--write", str(tmp_path / "file")])
+    assert f"--write {tmp_path / 'file'}: nothing can be written there (File exists)" in str(done.exception)
+    assert done.output == ""
+
+
+def test_a_verification_that_goes_on_after_a_stop_draws_the_same(
+    honest: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[bytes] = []
+    ends: list[Callable[[], Verification]] = []
+
+    def verify(folder: Path, options: VerifyOptions, *_: object) -> Verification:
+        drawn.append(options.secret)
+        return ends.pop(0)()
+
+    def stopped() -> Verification:
+        raise KeyboardInterrupt
+
+    done = verified(honest).model_copy(update={"key": SECRET.hex()})
+    monkeypatch.setattr("thiefbench.leaderboard.verification.verify.verify", verify)
+    words = ["leaderboard", "verify", str(honest.folder), "--archive", str(honest.archive)]
+    keeping = [*words, "--store", str(tmp_path / "store")]
+    ends[:] = [stopped, stopped, lambda: done, lambda: done]
+    first, second, third, fourth = (CliRunner().invoke(app, keeping) for _ in range(4))
+    assert (first.exit_code, second.exit_code, third.exit_code, fourth.exit_code) == (130, 130, 0, 0)
+    assert "all finished work is kept. To continue:" in first.output
+    assert f"what was drawn follows from --key {SECRET.hex()}" in third.output
+    assert drawn[0] == drawn[1] == drawn[2] != drawn[3], "after its verdict, the next one draws anew"
+    ends[:] = [stopped, stopped]
+    one, _ = (CliRunner().invoke(app, words) for _ in range(2))
+    assert "nothing is kept without --store DIR. Again:" in one.output
+    assert drawn[4] != drawn[5]
 
 
 # --- defenses that cheat ---
