@@ -193,7 +193,8 @@ def _curves(judged: JudgedEntry, comparison: Comparison, name: str, number: int)
     """The plots of one attack: the entry's lines and those they are measured against, without the oracles'."""
     shown = [line for line in comparison.lines if line.defense in (judged.label, "none")]
     shown_comparison = replace(comparison, lines=tuple(shown))
-    drawn = plots.draw_all(shown_comparison, f"ThiefBench {judged.suite.title}, {comparison.title}", png=False)
+    footer, names = f"ThiefBench {judged.suite.title}, {comparison.title}", {judged.label: judged.entry.manifest.name}
+    drawn = plots.draw_all(shown_comparison, footer, png=False, names=names)
     return {
         "heading": name,
         "part": comparison.part,

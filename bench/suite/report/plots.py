@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -56,13 +56,22 @@ def defense_styles(comparison: Comparison) -> dict[str, Style]:
     return styles_by_defense
 
 
-def draw_all(comparison: Comparison, footer: str, png: bool = True) -> list[Plot]:
-    """The plots of one attack; those without data are left out. `footer` stands on every PNG, if `png` asks for it."""
+def draw_all(
+    comparison: Comparison, footer: str, png: bool = True, names: Mapping[str, str] | None = None
+) -> list[Plot]:
+    """The plots of one attack; those without data are left out.
+
+    Args:
+        comparison: of the attack.
+        footer: stands on every PNG.
+        png: whether there is one.
+        names: by a line's name, what the plots call it, where that is another one.
+    """
     crowded = sum(bool(line.scores("asr")) for line in comparison.defended) > TOGETHER
-    return (_in_panels if crowded else _together)(comparison, footer, png)
+    return (_in_panels if crowded else _together)(comparison, footer, png, names or {})
 
 
-def _together(comparison: Comparison, footer: str, png: bool) -> list[Plot]:
+def _together(comparison: Comparison, footer: str, png: bool, called: Mapping[str, str]) -> list[Plot]:
     """All lines in each plot."""
     wide, small = (5.8, 3.2), (4.2, 2.9)
     attacked = [line.name for line in comparison.defended]
@@ -75,28 +84,28 @@ def _together(comparison: Comparison, footer: str, png: bool) -> list[Plot]:
     )
     plots = []
     for name, title, curve, faint, names, size in curves:
-        found = [_series(comparison, line, curve, faint) for line in names]
+        found = [_series(comparison, line, curve, faint, called) for line in names]
         series = [one for one in found if one.mean]
         if series:
             plots.append(_draw(name, title, series, size, footer, png))
     return plots
 
 
-def _in_panels(comparison: Comparison, footer: str, png: bool) -> list[Plot]:
+def _in_panels(comparison: Comparison, footer: str, png: bool, called: Mapping[str, str]) -> list[Plot]:
     """A panel for each defense, with the lines that it is to be compared with."""
     beside = [name for name in ("no attack", "none") if comparison.line(name)]
 
     def panels(curve: str, faint: str, others: Sequence[str], dotted: str = "") -> list[Panel]:
         shown = []
         for line in _best_first(comparison):
-            one = _series(comparison, line.name, curve, faint)
-            more = [_series(comparison, name, curve, "") for name in others] if one.mean else []
+            one = _series(comparison, line.name, curve, faint, called)
+            more = [_series(comparison, name, curve, "", called) for name in others] if one.mean else []
             if dotted:
-                second = _series(comparison, line.name, dotted, "")
+                second = _series(comparison, line.name, dotted, "", called)
                 more.append(replace(second, name=_DOTTED, style=replace(second.style, dashes=":")))
             more = [other for other in more if other.mean]
             if one.mean or more:
-                shown.append(Panel(line.name, one, tuple(more)))
+                shown.append(Panel(called.get(line.name, line.name), one, tuple(more)))
         return shown
 
     drawn = (
@@ -117,13 +126,13 @@ def reached(line: Line) -> float:
     return fmean(score.value for score in line.scores("asr") if score.value is not None)
 
 
-def _series(comparison: Comparison, name: str, curve: str, faint: str) -> Series:
+def _series(comparison: Comparison, name: str, curve: str, faint: str, called: Mapping[str, str]) -> Series:
     records = [record for cell, record in comparison.finished if cell.name == name]
 
     def curves(key: str) -> tuple[tuple[Any, ...], ...]:
         return tuple(tuple(record.curves.get(key, ())) for record in records) if key else ()
 
-    return Series(line_label(name), styles(comparison)[name], curves(curve), curves(faint))
+    return Series(called.get(name, line_label(name)), styles(comparison)[name], curves(curve), curves(faint))
 
 
 def _draw(name: str, title: str, series: Sequence[Series], size: tuple[float, float], footer: str, png: bool) -> Plot:

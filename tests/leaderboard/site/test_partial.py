@@ -69,6 +69,14 @@ class TestPartialEntries:
         assert place.reason.startswith("it has 1 of 5 seeds, and a partial suite is never ranked; ")
         assert "code_injection" in place.reason and "RuntimeError: out of memory" in place.reason
 
+    def test_plots_call_a_row_by_its_name(self, made: tuple[Path, Path], tmp_path: Path) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "begun", prevents(0.9), STANDARD, seeds=(0,)), "rescored")
+        write_site(tmp_path / "site", entries, seen)
+        for page in ("index.html", "entries/begun.html"):
+            drawn = re.findall(r"<text[^>]*>\s*([Bb]egun)\s*</text>", (tmp_path / "site" / page).read_text())
+            assert set(drawn) == {"Begun"}, page
+
     def test_a_link_to_an_entry_is_no_second_row(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
         entry(entries, "begun", prevents(0.9), STANDARD, seeds=(0,))
