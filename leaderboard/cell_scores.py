@@ -17,7 +17,7 @@ from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS, Cell
 from thiefbench.suite.analysis.drift import Answers
 from thiefbench.suite.store.ranges import known, wrong_curve, wrong_score
 from thiefbench.suite.store.record_content import FAILED_WITH_RESULTS
-from thiefbench.suite.store.records import SCHEMA_VERSION, Point, Record, Score, Store
+from thiefbench.suite.store.records import CHOSEN, SCHEMA_VERSION, Point, Record, Score, Store
 from thiefbench.tasks.text import one_line
 
 DIGITS = 6
@@ -48,6 +48,7 @@ class CellScores(EntryModel):
             or are pipelines none of `OF_COMPLETIONS`. Also its drift and divergence, which are not in records; entries
             of older versions lack these.
         curves: round and value, rounded: `CURVES`, or for a shared cell the end of "eval_asr".
+        chosen: what an attack that chooses in a rehearsal played; entries of older versions lack it.
         seconds: by phase, rounded; of shared cells, only the undefended attacked ones have them, because round times
             are relative to those.
         schema_version: the record's; entries without it have version 1.
@@ -66,6 +67,7 @@ class CellScores(EntryModel):
     error: Annotated[str, Field(max_length=300)] = ""
     scores: dict[str, Numbers] = Field(default={})
     curves: dict[str, tuple[tuple[Annotated[int, Field(ge=0, le=10**6)], Number | None], ...]] = Field(default={})
+    chosen: Annotated[str, Field(max_length=60, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
     seconds: dict[str, Annotated[Number, Field(ge=0)]] = Field(default={})
     schema_version: Annotated[int, Field(ge=1, le=SCHEMA_VERSION)] = 1
     record_sha256: Sha256
@@ -76,7 +78,7 @@ class CellScores(EntryModel):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.status == "error":
-            beside = (self.completions_sha256, self.exchanges_sha256, self.stages_sha256)
+            beside = (self.completions_sha256, self.exchanges_sha256, self.stages_sha256, self.chosen)
             if self.scores or any(self.curves.values()) or self.seconds or any(beside):
                 raise ValueError(FAILED_WITH_RESULTS)
             return self
@@ -155,6 +157,7 @@ def trimmed(
         scores={name: rounded_score(score) for name, score in record.scores.items() if name in kept}
         | {name: rounded_score(score) for name, score in (drift or {}).items()},
         curves={name: tuple((each.round, rounded(each.value)) for each in points) for name, points in curves.items()},
+        chosen=record.payload.get(CHOSEN, "") if timed and record.status == "ok" else "",
         seconds={name: float(f"{value:.4g}") for name, value in record.seconds.items() if timed},
         schema_version=record.schema_version,
         record_sha256=record_sha256,
@@ -180,6 +183,7 @@ def untrimmed(cell: CellScores, parameters: Mapping[str, Any], machine: Mapping[
         error=cell.error,
         scores=scores,
         curves=curves,
+        payload={CHOSEN: cell.chosen} if cell.chosen else {},
         seconds=cell.seconds,
         provenance=dict(machine),
         completions_sha256=cell.completions_sha256,

@@ -445,7 +445,9 @@ def row_summary(row: SuiteRow, partial: str = "") -> list[str]:
     worst, place = row.place.worst, row.place
     lines = []
     if worst is not None:
-        lines.append(f"worst case of harm prevented: {worst.summary.text()}, against {worst.attack}")
+        played = ", ".join(row.fields[worst.attack].chosen) if worst.attack in row.fields else ""
+        against = f"{worst.attack}{f', which chose {played}' if played else ''}"
+        lines.append(f"worst case of harm prevented: {worst.summary.text()}, against {against}")
     if row.utility is not None:
         lines.append(f"utility without an attack: {row.utility.text()}")
     if row.false_rejection is not None:

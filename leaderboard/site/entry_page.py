@@ -19,11 +19,13 @@ from thiefbench.suite.analysis.measures import Unit
 from thiefbench.suite.analysis.ranking_inputs import line_of
 from thiefbench.suite.report import plots
 from thiefbench.suite.report.drawing import embed
+from thiefbench.suite.report.overview import chosen
 from thiefbench.suite.report.shades import shade
 from thiefbench.suite.report.tables import columns_of, minus, short_names, show
 from thiefbench.suite.report.unseen_notice import shown_unseen
 from thiefbench.suite.scenario import Suite, heading
 from thiefbench.suite.store.records import NOTHING
+from thiefbench.tasks.text import printable
 from thiefbench.wording import counted
 
 _MAPS: tuple[tuple[str, str, Unit, str], ...] = (
@@ -198,6 +200,7 @@ def _curves(judged: JudgedEntry, comparison: Comparison, name: str, number: int)
     return {
         "heading": name,
         "part": comparison.part,
+        "chosen": printable(", ".join(chosen(comparison, judged.label, sorted(judged.entry.manifest.seeds)))),
         "plots": [
             {"title": _TITLES[plot.name], "svg": Markup(embed(plot, f"c{number}-{plot.name}")), "note": plot.note}
             for plot in drawn

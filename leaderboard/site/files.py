@@ -125,6 +125,7 @@ def _row(row: BoardRow) -> dict[str, Any]:
                 "harm_prevented": _summary(field.prevented),
                 "undefended": field.undefended,
                 "defended": field.defended,
+                "chosen": list(field.chosen),
                 "problem": field.problem,
             }
             for title, field in numbers.fields.items()
@@ -180,7 +181,7 @@ _ENDS = {
     "_least_share_of_good_seeds": "least_share_of_good_seeds",
 }  # fmt: skip
 _HEAD = ("suite", *_PLAIN, *_LISTED, *(f"{name}{end}" for name in _SUMMARISED for end in _ENDS), *_SEEDS)
-_FIELD = (*(f"harm_prevented{end}" for end in _ENDS), "undefended", "defended", "problem")
+_FIELD = (*(f"harm_prevented{end}" for end in _ENDS), "undefended", "defended", "problem", "chosen")
 
 
 def _line(suite: str, row: dict[str, Any]) -> dict[str, Any]:
@@ -192,6 +193,7 @@ def _line(suite: str, row: dict[str, Any]) -> dict[str, Any]:
     for title, field in row["attacks"].items():
         line |= _numbers(f"{title}: harm_prevented", field["harm_prevented"])
         line |= {f"{title}: {name}": field[name] for name in ("undefended", "defended", "problem")}
+        line[f"{title}: chosen"] = "; ".join(field["chosen"])
     return line
 
 

@@ -155,7 +155,8 @@ def check_record(submitted: SubmittedCell, source_sha256: str) -> None:
     except (ValidationError, KeyError) as error:
         raise InconsistentError("its record in the archive holds a number or a name that no entry takes") from error
     beside = {name: numbers for name, numbers in submitted.scores.scores.items() if name in DRIFT}  # see `check_drift`
-    expected = expected.model_copy(update={"scores": {**expected.scores, **beside}})
+    chosen = expected.chosen if submitted.scores.chosen else ""  # entries of older versions do not say it
+    expected = expected.model_copy(update={"scores": {**expected.scores, **beside}, "chosen": chosen})
     for name in type(expected).model_fields:
         if (one := getattr(submitted.scores, name)) != (other := getattr(expected, name)):
             raise InconsistentError(

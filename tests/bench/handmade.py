@@ -18,7 +18,7 @@ from thiefbench.engine.spec import SwarmSpec
 from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.run_comparisons import comparisons_of_run
 from thiefbench.suite.scenario import CellSpec, Evaluation, Part, Suite
-from thiefbench.suite.store.records import NOTHING, Point, Record, Score, Store, identify, rows_table
+from thiefbench.suite.store.records import CHOSEN, NOTHING, Point, Record, Score, Store, identify, rows_table
 
 START = 0.25
 TEXT, TONE = "text(phrase='All hail to the thief', position='start')", "tone"
@@ -37,6 +37,7 @@ class Numbers:
     processor: str = "Example CPU"
     error: str = ""
     answers: tuple[str, ...] = ("",)
+    chosen: str = ""
 
 
 Says = Callable[[CellSpec], Numbers]
@@ -123,6 +124,7 @@ def record(cell_id: str, cell: CellSpec, numbers: Numbers) -> Record:
     }
     return Record(
         **common, status="ok", scores=scores, curves=curves, seconds=dict(numbers.seconds),
+        payload={CHOSEN: numbers.chosen} if numbers.chosen else {},
         completions_sha256=sha256(completions(cell.rounds, numbers.answers)).hexdigest(),
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from thiefbench.suite.analysis.ranking import (
 from thiefbench.suite.analysis.ranking_inputs import doubts, line_of, places, rows, seeds_of, why_no_ranking
 from thiefbench.suite.analysis.statistics import Summary, summarize
 from thiefbench.suite.report.timings import Cost, cost
-from thiefbench.suite.store.records import NOTHING
+from thiefbench.suite.store.records import CHOSEN, NOTHING
 from thiefbench.wording import by_reason
 
 
@@ -34,12 +34,14 @@ class Field:
         prevented: harm prevented over seeds; None where a seed of the suite has none.
         undefended, defended: mean over seeds of what harm is made of (`comparison.headline_asr`); None where
             `prevented` is.
+        chosen: what an attack that chooses in a rehearsal played against it, over its seeds.
         problem: why there is no number; empty where there is one.
     """
 
     prevented: Summary | None
     undefended: float | None = None
     defended: float | None = None
+    chosen: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -192,7 +194,15 @@ def _field(
     none = comparison.line("none")
     if lost or line is None or none is None:
         return Field(None, problem=lost)
-    return Field(prevented_over(outcomes, comparison.rules), _headline(none, seeds), _headline(line, seeds))
+    prevented = prevented_over(outcomes, comparison.rules)
+    return Field(prevented, _headline(none, seeds), _headline(line, seeds), chosen(comparison, line.defense, seeds))
+
+
+def chosen(comparison: Comparison, defense: str, seeds: Sequence[int]) -> tuple[str, ...]:
+    """What an attack that chooses in a rehearsal played against a defense, without repetition; most attacks do not."""
+    records = (comparison.record("attack", defense, seed) for seed in seeds)
+    played = (record.payload.get(CHOSEN, "") for record in records if record is not None)
+    return tuple(dict.fromkeys(each for each in played if each))
 
 
 def _missing(comparison: Comparison, seed: int, cell: AttackOutcome) -> str:

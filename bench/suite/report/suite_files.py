@@ -24,6 +24,7 @@ from thiefbench.suite.report.tables import (
     write_value,
 )
 from thiefbench.suite.report.timings import Cost
+from thiefbench.tasks.text import printable
 from thiefbench.wording import counted
 
 Numbers = tuple[float | None, float | None, float | None]
@@ -85,7 +86,13 @@ def _shown_field(field: Field, doubtful: bool) -> dict[str, Any] | None:
     if field.prevented is None:
         return None
     style = "" if doubtful else shade(min(max(field.prevented.mean, 0.0), 1.0))
-    return {"shown": show_summary(field.prevented, "ratio"), "outcomes": _outcomes(field), "style": style}
+    chosen = printable(", ".join(field.chosen))
+    return {
+        "shown": show_summary(field.prevented, "ratio"),
+        "outcomes": _outcomes(field),
+        "chosen": chosen,
+        "style": style,
+    }
 
 
 def _outcomes(field: Field) -> str:

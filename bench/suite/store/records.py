@@ -49,6 +49,8 @@ The time of their inspections counts like that of all inspections.
 
 """
 
+CHOSEN = "member"
+"""Key in payload: what an attack that chooses in a rehearsal played."""
 SHARED_REHEARSAL = "shared_rehearsal"
 """Key in provenance: which rounds of the rehearsal were taken over, by copy of the swarm, from which cells."""
 

@@ -77,6 +77,30 @@ class TestPartialEntries:
             drawn = re.findall(r"<text[^>]*>\s*([Bb]egun)\s*</text>", (tmp_path / "site" / page).read_text())
             assert set(drawn) == {"Begun"}, page
 
+    def test_what_auto_chose_against_a_row_is_shown(self, made: tuple[Path, Path], tmp_path: Path) -> None:
+        entries, seen = made
+
+        def says(cell: CellSpec) -> Numbers:
+            chooses = cell.role == "attack" and cell.attack.startswith("auto")
+            return replace(prevents(0.9)(cell), chosen="own names" if chooses else "")
+
+        verified(seen, entry(entries, "begun", says, STANDARD, seeds=(0,)), "rescored")
+        write_site(tmp_path / "site", entries, seen)
+        page = (tmp_path / "site/index.html").read_text()
+        assert page.count('<span class="detail">own names</span>') == 3, "one for each goal of auto"
+        assert (tmp_path / "site/entries/begun.html").read_text().count("chose own names") == 3
+        (suite,) = json.loads((tmp_path / "site/board.json").read_text())["suites"]
+        attacks = next(each for each in suite["rows"] if each["slug"] == "begun")["attacks"]
+        assert {title: each["chosen"] for title, each in attacks.items() if each["chosen"]} == {
+            title: ["own names"] for title in attacks if "auto" in title
+        }
+        (line,) = [
+            each
+            for each in csv.DictReader(io.StringIO((tmp_path / "site/board.csv").read_text()))
+            if each["slug"] == "begun"
+        ]
+        assert {line[f"{title}: chosen"] for title in attacks} == {"own names", ""}
+
     def test_a_link_to_an_entry_is_no_second_row(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
         entry(entries, "begun", prevents(0.9), STANDARD, seeds=(0,))

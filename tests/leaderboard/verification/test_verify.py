@@ -328,6 +328,32 @@ def test_an_entry_from_before_drift_was_measured_can_be_verified(honest: Made, t
     assert verified(rewritten(honest, tmp_path, without), reruns=0, fresh=0).verdict == "rescored"
 
 
+def test_what_an_attack_chose_is_what_its_record_says(
+    honest: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No tiny attack rehearses, so that a record is made to say so; with its completions the engine would not agree."""
+    monkeypatch.setattr(verify_module, "check_completions", lambda *of, **beside: 0)
+
+    def chose(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
+        return record.model_copy(update={"payload": record.payload | {"member": "sift"}}), rows
+
+    def says(what: str) -> Callable[[dict[str, Any]], None]:
+        def change(told: dict[str, Any]) -> None:
+            for cell in told["cells"]:
+                if cell.get("chosen"):
+                    cell["chosen"] = what
+
+        return change
+
+    true = forged(honest, tmp_path / "1", chose, attacked)
+    (own,) = (cell for cell in true.entry.cells if attacked(cell))
+    assert (own.chosen, verified(true).verdict) == ("sift", "rescored")
+    assert "differs from the record in the archive in its chosen: 'names'" in rejected(
+        rewritten(true, tmp_path / "2", says("names"))
+    )
+    assert verified(rewritten(true, tmp_path / "3", says(""))).verdict == "rescored", "as of an older version"
+
+
 def test_a_checksum_that_does_not_match_is_no_entry(honest: Made, tmp_path: Path) -> None:
     shutil.copytree(honest.folder, folder := tmp_path / "mine")
     put_scores(folder, scores_text(folder).replace("0.", "1.", 1))

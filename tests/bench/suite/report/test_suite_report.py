@@ -18,7 +18,14 @@ from tests.bench.suite.report.test_report import Page, report
 from thiefbench.suite.report.drawing import Style
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable, suite_table
 from thiefbench.suite.report.series import Series, what_bands_are
-from thiefbench.suite.report.suite_files import shown_cost, shown_costs, suite_csv, suite_tex, write_rank
+from thiefbench.suite.report.suite_files import (
+    shown_cost,
+    shown_costs,
+    shown_table,
+    suite_csv,
+    suite_tex,
+    write_rank,
+)
 from thiefbench.suite.report.timings import costs
 from thiefbench.suite.report.tradeoff import MOST, draw_tradeoff
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -56,6 +63,19 @@ def row(made: SuiteTable, defense: str) -> SuiteRow:
 
 
 class TestTable:
+    def test_what_a_rehearsal_chose_is_named_once(self, tmp_path: Path) -> None:
+        def says(cell: CellSpec) -> Numbers:
+            chooses = (cell.role, cell.defense, cell.attack) == ("attack", "logit", TEXT)
+            return replace(usual(cell), chosen=("own <b>", "sift", "sift")[cell.seed] if chooses else "")
+
+        made = table(tmp_path, says=says)
+        assert row(made, "logit").fields[TEXT].chosen == ("own <b>", "sift")
+        assert row(made, "logit").fields[TONE].chosen == ()
+        field = next(each for each in shown_table(made)["rows"] if each["defense"] == "logit")["fields"][0]
+        assert field["chosen"] == "own <b>, sift"
+        html, _ = report(store(tmp_path / "page", suite(), says))
+        assert '<span class="detail">own &lt;b&gt;, sift</span>' in html
+
     def test_harm_prevented_and_outcomes(self, tmp_path: Path) -> None:
         made = table(tmp_path)
         field = row(made, "logit").fields[TEXT]
