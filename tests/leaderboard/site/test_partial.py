@@ -84,7 +84,7 @@ class TestPartialEntries:
             chooses = cell.role == "attack" and cell.attack.startswith("auto")
             return replace(prevents(0.9)(cell), chosen="own names" if chooses else "")
 
-        verified(seen, entry(entries, "begun", says, STANDARD, seeds=(0,)), "rescored")
+        verified(seen, entry(entries, "begun", says, "standard-v2", seeds=(0,)), "rescored")
         write_site(tmp_path / "site", entries, seen)
         page = (tmp_path / "site/index.html").read_text()
         assert page.count('<span class="detail">own names</span>') == 3, "one for each goal of auto"
