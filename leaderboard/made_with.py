@@ -40,7 +40,7 @@ def versions(records: Sequence[Record], store: Store) -> dict[str, str]:
 def machine(records: Sequence[Record]) -> dict[str, Any]:
     """The machine on which cells were run; if values differ, all are listed."""
     facts: dict[str, Any] = {}
-    for name in dict.fromkeys(name for record in records for name in record.provenance):
+    for name in sorted({name for record in records for name in record.provenance}):  # as in stored records
         if name not in (*_NAMES, *_OF_A_CELL):
             values = {json.dumps(value): value for value in (record.provenance.get(name) for record in records)}
             first, *others = values.values()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from thiefbench.leaderboard.site.board import CHECKED, BoardRow, SuiteBoard
+from thiefbench.leaderboard.site.board import CHECKED, BoardRow, SuiteBoard, unranked_order
 from thiefbench.suite.report.suite_files import shown_cost
 from thiefbench.suite.report.tables import show_summary, write_value
 from thiefbench.wording import counted
@@ -48,7 +48,7 @@ def best_row(board: SuiteBoard) -> BoardRow | None:
     ranked = [row for row in defenses(board) if row.row.place.number is not None and not row.provisional]
     if ranked:
         return ranked[0]
-    return min(defenses(board), key=_unranked_order, default=None)
+    return min(defenses(board), key=unranked_order, default=None)
 
 
 def worst_first(board: SuiteBoard) -> list[int]:
@@ -63,17 +63,11 @@ def defenses(board: SuiteBoard) -> list[BoardRow]:
     return [row for row in board.rows if row.own and row.row.place.status != "anchor" and row.row.place.worst]
 
 
-def _unranked_order(row: BoardRow) -> tuple[bool, int, float, str]:
-    worst = row.row.place.worst
-    checked = row.judged.trust in CHECKED
-    return not checked, -len(row.judged.entry.manifest.seeds), -worst.summary.mean if worst else 0.0, row.row.defense
-
-
 def _equal_to(best: BoardRow, board: SuiteBoard) -> int:
     """How many other rows without a place are as good to the last digit shown, and as far checked and run."""
 
     def known(row: BoardRow) -> tuple[bool, int, str]:
-        checked, seeds, *_ = _unranked_order(row)
+        checked, seeds, *_ = unranked_order(row)
         return checked, seeds, show_summary(row.row.place.worst.summary, "ratio").value if row.row.place.worst else ""
 
     if best.row.place.number is not None:

@@ -9,7 +9,7 @@ Where a suite has no oracle among its shared cells, utility under attack is held
 of several the one that was verified first, so that no later entry changes who is ranked.
 
 **Partial** entries, which have the first seeds of their suite alone, are never ranked. They stand below the ranked ones
-with the numbers of their own seeds.
+with the numbers of their own seeds, in the order of `unranked_order`.
 
 **Anchors** are shown once, with the numbers of a checked entry that measured them, of several the one with the most
 seeds, then the most trusted, then the earliest.
@@ -19,10 +19,12 @@ seeds, then the most trusted, then the earliest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from statistics import fmean
 from typing import TypeVar
 
 from thiefbench.leaderboard import CURRENT
@@ -252,8 +254,27 @@ def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[
         else:
             measured_by, _, numbers = anchors[place.defense]
             board_rows.append(BoardRow(numbers, measured_by, False, False, ()))
+    if not too_few(suite.seeds):
+        board_rows = _best_of_partial_first(board_rows)
     table = _table(suite, entries, board_rows)
     return SuiteBoard(suite, tuple(board_rows), table, tuple(apart), tuple(attacks))
+
+
+def unranked_order(row: BoardRow) -> tuple[bool, int, float, float, str]:
+    """Sorts rows without a place: checked ones first, then those with more seeds, then by what they prevent.
+
+    What they prevent is the worst case as it is shown, then the mean over attacks.
+    """
+    worst, checked = row.row.place.worst, row.judged.trust in CHECKED
+    known = [field.prevented.mean for field in row.row.fields.values() if field.prevented is not None]
+    least, mean = (-math.inf, 0.0) if worst is None else (round(worst.summary.mean, 2), round(fmean(known), 2))
+    return not checked, -len(row.judged.entry.manifest.seeds), -least, -mean, row.row.defense
+
+
+def _best_of_partial_first(rows: Sequence[BoardRow]) -> list[BoardRow]:
+    """The rows of a suite that ranks, where those that wait for seeds are in the order of what they tell so far."""
+    partial = iter(sorted((row for row in rows if row.row.place.status == "unplaced"), key=unranked_order))
+    return [next(partial) if row.row.place.status == "unplaced" else row for row in rows]
 
 
 def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:

@@ -540,6 +540,8 @@ def test_machines_that_differ_are_all_named(shared: Path) -> None:
     assert not {"torch", "python", "started", "finished", "ended"} & told.keys()
     mixed = [changed("processor", "Abacus")(records[0]), *records[1:]]
     assert machine(mixed)["processor"] == f"{' / '.join(sorted(['Abacus', told['processor']]))}"
+    just_run = [each.model_copy(update={"provenance": dict(reversed(each.provenance.items()))}) for each in records]
+    assert list(machine(just_run).items()) == list(told.items()), "stored records are sorted, those just run are not"
 
 
 def test_suites_that_rank_are_taken() -> None:

@@ -77,6 +77,22 @@ class TestPartialEntries:
             drawn = re.findall(r"<text[^>]*>\s*([Bb]egun)\s*</text>", (tmp_path / "site" / page).read_text())
             assert set(drawn) == {"Begun"}, page
 
+    def test_those_that_wait_for_seeds_are_in_the_order_of_what_they_tell(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        for name, share, seeds, verdict in (
+            ("a-little", {"text": 0.0, "": 0.4}, (0,), "rescored"),
+            ("b-nothing", 0.0, (0,), "rescored"),
+            ("c-half", 0.5, (0,), "rescored"),
+            ("d-nothing-at-three", 0.0, (0, 1, 2), "rescored"),
+            ("e-said", 0.9, (0, 1, 2), ""),
+            ("f-ranked", 0.2, (0, 1, 2, 3, 4), "rescored"),
+        ):
+            of = entry(entries, name, prevents(share), STANDARD, seeds=seeds)
+            if verdict:
+                verified(seen, of, verdict)
+        own = [each.judged.label for each in board(entries, seen).suites[0].rows if each.own]
+        assert own == ["f-ranked", "d-nothing-at-three", "c-half", "a-little", "b-nothing", "e-said"]
+
     def test_what_auto_chose_against_a_row_is_shown(self, made: tuple[Path, Path], tmp_path: Path) -> None:
         entries, seen = made
 
