@@ -121,6 +121,8 @@ def read(folder: Path, verified: Path, shared: Path = SHARED) -> JudgedEntry:
     numbers = {
         row.defense: _numbers(row, ranking_rows.values(), comparisons, suite, seeds) for row in ranking_rows.values()
     }
+    if timed_elsewhere(entry):
+        numbers[label] = replace(numbers[label], cost=None)
     anchors = [(row, numbers[row.defense]) for row in ranking_rows.values() if row.anchor and row.defense != label]
     return JudgedEntry(
         entry, verification, suite, label, tuple(comparisons), ranking_rows[label], numbers[label], tuple(anchors)
@@ -253,6 +255,15 @@ def _numbers(
         place = judged(row, oracles, attacks, suite.seeds, suite.ranking)
     numbers = suite_row(place, False, row, comparisons, suite.utility)
     return replace(numbers, cost=None) if _load_changed(row, comparisons) else numbers
+
+
+def timed_elsewhere(entry: Entry) -> bool:
+    """Whether a published cell that an entry is measured against was run on another model of processor than its own."""
+    return any(
+        cell.record.provenance.get("processor_model")
+        != entry.manifest.delivery_of(cell.record.cell["seed"]).machine.get("processor_model")
+        for cell in entry.published.values()
+    )
 
 
 def _load_changed(row: RankingRow, comparisons: Sequence[Comparison]) -> bool:

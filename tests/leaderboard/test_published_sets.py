@@ -37,7 +37,7 @@ from thiefbench.leaderboard.referring import published_threads
 from thiefbench.leaderboard.site.board import board as site_board
 from thiefbench.leaderboard.site.entry_page import shown_entry
 from thiefbench.leaderboard.site.index_page import shown_suite
-from thiefbench.leaderboard.site.judging import read
+from thiefbench.leaderboard.site.judging import read, timed_elsewhere
 from thiefbench.leaderboard.verification.verdict import Verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.provenance import provenance
@@ -306,6 +306,8 @@ def test_a_processor_of_another_maker_is_measured_against_the_set_and_says_so(
         (of_suite,) = site_board(entry.parent, tmp_path / "verified", scene.board.shared).suites
         (row,) = [row for row in shown_suite(of_suite, 0)["rows"] if row["page"]]
         assert row["other_processor"] == noted
+        assert timed_elsewhere(read_entry(entry, scene.board.shared)) == noted
+        assert not (noted and row["cost"]), "a round took longer or shorter on another machine"
         facts = shown_entry(read(entry, tmp_path / "verified", scene.board.shared))["facts"]
         assert ("and Amber): their last bits differ" in dict(facts).get("Processors", "")) == noted
 
