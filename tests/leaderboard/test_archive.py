@@ -21,7 +21,7 @@ import pytest
 from tests.bench import handmade
 from tests.bench.handmade import Numbers
 from thiefbench.leaderboard import archive as archives
-from thiefbench.leaderboard.archive import pack, packed_file, unpack
+from thiefbench.leaderboard.archive import WrongArchiveError, pack, packed_file, unpack
 from thiefbench.leaderboard.cell_scores import Scores, trimmed
 from thiefbench.leaderboard.entry import Entry, EntryError, write_entry
 from thiefbench.leaderboard.manifest import Manifest, Numerics, Packed, SuiteName
@@ -120,14 +120,14 @@ def test_what_is_packed_is_what_was_scored(made: Made) -> None:
 def test_another_file_is_refused_before_it_is_read(made: Made) -> None:
     entry, path = made.entry()
     target = made.folder / "unpacked"
-    with pytest.raises(EntryError, match=r"there is no archive .*/nowhere\.tar; mine names mine\.tar"):
+    with pytest.raises(WrongArchiveError, match=r"/nowhere\.tar is no plain file; mine names mine\.tar"):
         unpack(made.folder / "nowhere.tar", entry, target)
     good = path.read_bytes()
     path.write_bytes(good[:-512])
-    with pytest.raises(EntryError, match=r"is not the entry's archive: it has [\d,]+ bytes, not [\d,]+"):
+    with pytest.raises(WrongArchiveError, match=r"is not the entry's archive: it has [\d,]+ bytes, not [\d,]+"):
         unpack(path, entry, target)
     path.write_bytes(b"\1" + good[1:])
-    with pytest.raises(EntryError, match="is not the entry's archive: its SHA-256 differs"):
+    with pytest.raises(WrongArchiveError, match="is not the entry's archive: its SHA-256 differs"):
         unpack(path, entry, target)
     path.write_bytes(good)
     target.mkdir()
