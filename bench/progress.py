@@ -170,7 +170,7 @@ class Tally:
 
     def _now(self, stage: Stage) -> Stage:
         """A cell with the seconds of the rehearsal that is under way."""
-        if stage.rehearses and stage.begun is not None:
+        if stage.rehearsal_ahead and stage.begun is not None:
             return replace(stage, seconds=self.clock() - self.since[stage.spec])
         return stage
 

@@ -28,6 +28,8 @@ SHARED_SCORES = ("asr", "clean_reward", "start_reward")
 """The scores that an entry keeps for shared cells, against which its row is measured."""
 OF_COMPLETIONS = ("stop_rate", "false_rejection_rate", "masked_rate")
 """The scores that say nothing where nodes exchange weights or are pipelines, as nobody inspects completions there."""
+_CHOSEN = 60
+"""Most letters of what an attack chose; a stranger's attack may describe anything by that name."""
 EXCHANGES_SHA256, STAGES_SHA256 = "exchanges_sha256", "stages_sha256"
 """What a record's provenance calls the hashes of exchanges.parquet and stages.parquet."""
 
@@ -67,7 +69,7 @@ class CellScores(EntryModel):
     error: Annotated[str, Field(max_length=300)] = ""
     scores: dict[str, Numbers] = Field(default={})
     curves: dict[str, tuple[tuple[Annotated[int, Field(ge=0, le=10**6)], Number | None], ...]] = Field(default={})
-    chosen: Annotated[str, Field(max_length=60, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
+    chosen: Annotated[str, Field(max_length=_CHOSEN, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
     seconds: dict[str, Annotated[Number, Field(ge=0)]] = Field(default={})
     schema_version: Annotated[int, Field(ge=1, le=SCHEMA_VERSION)] = 1
     record_sha256: Sha256
@@ -157,7 +159,7 @@ def trimmed(
         scores={name: rounded_score(score) for name, score in record.scores.items() if name in kept}
         | {name: rounded_score(score) for name, score in (drift or {}).items()},
         curves={name: tuple((each.round, rounded(each.value)) for each in points) for name, points in curves.items()},
-        chosen=record.payload.get(CHOSEN, "") if timed and record.status == "ok" else "",
+        chosen=one_line(record.payload.get(CHOSEN, ""), _CHOSEN) if timed and record.status == "ok" else "",
         seconds={name: float(f"{value:.4g}") for name, value in record.seconds.items() if timed},
         schema_version=record.schema_version,
         record_sha256=record_sha256,

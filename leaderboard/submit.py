@@ -392,7 +392,6 @@ def _manifest(own: Submission, delivery: Delivery, records: Sequence[Record]) ->
 
 def measured_against(submission: Submission) -> list[str]:
     """Which shared cells its row is measured against, in lines for the author; none where nothing is published."""
-    lines = []
     if published := submission.references.cells:
         cell = next(iter(published.values()))[0]
         apart = processors_apart(submission.made_on, (each for each, _ in published.values()))
@@ -408,12 +407,13 @@ def measured_against(submission: Submission) -> list[str]:
                 "entry; once others are published in their place, it has to be submitted again (--seeds takes fewer "
                 "seeds)"
             )
-    elif submission.own_shared:
-        lines = [
+        return lines
+    if submission.own_shared:
+        return [
             "measured against shared cells of its own, which are run where the store lacks them; the entry stays "
             "self-reported until a verifier has run all of them again"
         ]
-    return lines
+    return []
 
 
 def replaced(submission: Submission) -> list[str]:
@@ -445,9 +445,11 @@ def row_summary(row: SuiteRow, partial: str = "") -> list[str]:
     worst, place = row.place.worst, row.place
     lines = []
     if worst is not None:
-        played = ", ".join(row.fields[worst.attack].chosen) if worst.attack in row.fields else ""
-        against = f"{worst.attack}{f', which chose {played}' if played else ''}"
-        lines.append(f"worst case of harm prevented: {worst.summary.text()}, against {against}")
+        chosen = ", ".join(row.fields[worst.attack].chosen)
+        lines.append(
+            f"worst case of harm prevented: {worst.summary.text()}, against {worst.attack}"
+            + (f", which chose {chosen}" if chosen else "")
+        )
     if row.utility is not None:
         lines.append(f"utility without an attack: {row.utility.text()}")
     if row.false_rejection is not None:

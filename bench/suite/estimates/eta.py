@@ -47,7 +47,7 @@ class Stage:
     first: float = 0.0
 
     @property
-    def rehearses(self) -> bool:
+    def rehearsal_ahead(self) -> bool:
         """Whether its rehearsal lies before it or is under way."""
         return self.spec.rehearses and self.total > 0 and self.done == 0
 
@@ -183,7 +183,7 @@ class Rates:
 
     def left(self, stage: Stage) -> float:
         """Seconds until a cell ends, given that something was measured."""
-        ahead = max(0.0, self.rehearsal(stage.spec) - stage.seconds) if stage.rehearses else 0.0
+        ahead = max(0.0, self.rehearsal(stage.spec) - stage.seconds) if stage.rehearsal_ahead else 0.0
         return ahead + stage.work_left * self.of(stage.spec)
 
 

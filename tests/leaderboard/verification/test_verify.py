@@ -354,6 +354,17 @@ def test_what_an_attack_chose_is_what_its_record_says(
     assert verified(rewritten(true, tmp_path / "3", says(""))).verdict == "rescored", "as of an older version"
 
 
+@pytest.mark.parametrize("said", ["m" * 200, "two\nlines", "bell\x07"])
+def test_what_a_stranger_s_attack_calls_a_member_fits_into_an_entry(honest: Made, said: str) -> None:
+    """Its payload may have anything by that name."""
+    record = Record(
+        cell_id="0" * 16, cell={"role": "attack", "attack": "mine", "defense": "none", "seed": 0}, identity={},
+        status="ok", payload={"member": said}, completions_sha256="0" * 64,
+    )  # fmt: skip
+    chosen = trimmed(record, "", True, "0" * 64).chosen
+    assert chosen and len(chosen) <= 60 and chosen.isprintable()
+
+
 def test_a_checksum_that_does_not_match_is_no_entry(honest: Made, tmp_path: Path) -> None:
     shutil.copytree(honest.folder, folder := tmp_path / "mine")
     put_scores(folder, scores_text(folder).replace("0.", "1.", 1))
