@@ -18,6 +18,7 @@ from thiefbench.zoo.corpus import Corpus, MathCorpus, lexicon
 from thiefbench.zoo.function_corpus import FunctionCorpus
 from thiefbench.zoo.hardened_corpus import HardenedJudgeCorpus
 from thiefbench.zoo.judge_corpus import JudgeCorpus
+from thiefbench.zoo.models import TOKENIZER, compact
 
 if TYPE_CHECKING:
     import torch
@@ -223,6 +224,8 @@ def train(
             progress(done, steps, loss)
     model.to(getattr(torch, recipe.dtype)).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    stored = directory / TOKENIZER
+    stored.write_bytes(compact(stored.read_bytes()))
 
 
 def _round(model: Qwen2ForCausalLM, dtype: torch.dtype) -> None:

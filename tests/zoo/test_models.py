@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import cache
 from itertools import islice
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from tokenizers import Tokenizer
 
 from thiefbench import registry
 from thiefbench.defenses.judge import decisions
@@ -24,7 +26,7 @@ from thiefbench.zoo.code_corpus import CodeCorpus
 from thiefbench.zoo.function_corpus import FunctionCorpus
 from thiefbench.zoo.hardened_corpus import HardenedJudgeCorpus
 from thiefbench.zoo.judge_corpus import JudgeCorpus
-from thiefbench.zoo.models import BUILT_IN, SOLVED, resolve
+from thiefbench.zoo.models import BUILT_IN, SOLVED, TOKENIZER, compact, resolve, weights_fingerprint
 from thiefbench.zoo.recipe import END, PAD, RECIPES, Recipe
 
 ASKED = 32
@@ -70,6 +72,36 @@ def test_a_shared_tokenizer_is_the_same_file(recipe: Recipe) -> None:
     own = Path(resolve(recipe.name)) / "tokenizer.json"
     shared = Path(resolve(recipe.tokenizer or recipe.name)) / "tokenizer.json"
     assert own.read_bytes() == shared.read_bytes(), "token ids mean the same to models that share a tokenizer"
+
+
+def test_its_tokenizer_is_stored_compactly_and_counts_as_saved(recipe: Recipe, tmp_path: Path) -> None:
+    stored = Path(resolve(recipe.name))
+    assert compact((stored / TOKENIZER).read_bytes()) == (stored / TOKENIZER).read_bytes()
+    for file in stored.iterdir():
+        shutil.copy(file, tmp_path)
+    Tokenizer.from_file(str(stored / TOKENIZER)).save(str(tmp_path / TOKENIZER), pretty=True)
+    assert (tmp_path / TOKENIZER).stat().st_size > 2 * (stored / TOKENIZER).stat().st_size
+    assert weights_fingerprint(str(tmp_path)) == weights_fingerprint(recipe.name)
+
+
+@pytest.mark.parametrize(
+    ("written", "other"),
+    [
+        ('{"model":{"vocab":{"a":0}}}', '{"model":{"vocab":{"a":1}}}'),
+        ('{"model":{"vocab":{"a":1}}}', '{"model":{"vocab":{"a":0},"vocab":{"a":1}}}'),
+        ('{"model":{"vocab":{"a":0}}}', '{"model": {"vocab": {"a": 0}}}'),
+        ('{"model":{"vocab":{"a":0}}}', '{"model":{"vocab":{"\\u0061":0}}}'),
+        ('{"model":{"vocab":{"a":1.0}}}', '{"model":{"vocab":{"a":1.00}}}'),
+        ("not json", "not JSON"),
+        ("[" * 100_000, "[" * 100_001),
+    ],
+)
+def test_no_other_tokenizer_has_the_same_fingerprint(written: str, other: str, tmp_path: Path) -> None:
+    found = set()
+    for text in (written, other):
+        (tmp_path / TOKENIZER).write_text(text)
+        found.add(weights_fingerprint(str(tmp_path)))
+    assert len(found) == 2
 
 
 def test_eos_and_pad_are_control_tokens_of_their_own(policy: Policy) -> None:
