@@ -21,6 +21,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,7 @@ class SharedRehearsal:
         kept: the rounds that cells with this mark have stored.
         stop: called after every round and evaluation of a copy; if it returns True, the rehearsal is given up.
         begins: called before the first copy is made.
+        played: called after every round of a copy, with the number of the copy and of the round, both from 1 on.
 
     Attributes:
         reproduced: False once an update has not given the recorded gradient norm.
@@ -172,9 +174,10 @@ class SharedRehearsal:
         kept: KeptRounds,
         stop: Callable[[], bool] = lambda: False,
         begins: Callable[[], None] = lambda: None,
+        played: Callable[[int, int], None] = lambda copy, number: None,
     ) -> None:
         self._swarm, self._start, self.kept = swarm, start, kept
-        self._stop, self._begins = stop, begins
+        self._stop, self._begins, self._played = stop, begins, played
         self.reproduced = True
         self.taken: list[dict[int, str]] = []
 
@@ -182,7 +185,8 @@ class SharedRehearsal:
         """A fresh copy of the swarm for an attack."""
         if not self.taken:
             self._begins()
-        return _Stoppable(self._copied(attack), self._stop)
+        copy = self._copied(attack)
+        return _Watched(copy, partial(self._played, len(self.taken)), self._stop)
 
     def _copied(self, attack: Attack) -> Rounds:
         backend = WatchingBackend()
@@ -206,19 +210,22 @@ class SharedRehearsal:
 
 
 @dataclass(frozen=True)
-class _Stoppable:
-    """A copy of the swarm that stops when it is told to (`thiefbench.engine.rehearsal.Rounds`).
+class _Watched:
+    """A copy of the swarm that tells of its rounds and stops when it is told to (`thiefbench.engine.rehearsal.Rounds`).
 
     Raises:
         KeyboardInterrupt: `stop` returned True after a round or an evaluation, which is kept.
     """
 
     rounds: Rounds
+    played: Callable[[int], None]
     stop: Callable[[], bool]
 
     def round(self, number: int) -> RoundRecord:
         """Play a round."""
-        return self._unless_stopped(self.rounds.round(number))
+        record = self.rounds.round(number)
+        self.played(number)
+        return self._unless_stopped(record)
 
     def evaluate(self, number: int, completions: int) -> RoundRecord:
         """Evaluate after a round."""

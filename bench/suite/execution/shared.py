@@ -93,6 +93,8 @@ from thiefbench.tasks.base import Completion, Item
 
 Marks = tuple[str, ...]
 
+TELL_EVERY_SECONDS = 60.0
+"""How often a rehearsal says how far it is."""
 KEEP_EVERY = 10
 """Number of rounds between two states that are kept longest.
 
@@ -238,7 +240,7 @@ class SharedRounds:
         directory: the cell's directory; the trajectories of all cells are in the store's folder `shared`.
         most_bytes: the most bytes for all weights there.
         stop: called after every round of a rehearsal; if it returns True, the rehearsal is given up.
-        note: receives a message when a rehearsal begins.
+        note: receives a message when a rehearsal begins, and how far it is about once a minute.
 
     Attributes:
         taken: the cell from which each shared round was taken over.
@@ -267,7 +269,7 @@ class SharedRounds:
         self._compared = False
         self._played: str | None = None
         self._unasked: list[int] = []
-        self._seconds_rehearsed = 0.0
+        self._seconds_rehearsed = self._told = 0.0
 
     def storing(self, judge: RewardJudge) -> RewardJudge:
         """The swarm's judge that rewards, with what it says stored for other cells from `attach` on."""
@@ -344,7 +346,10 @@ class SharedRounds:
         what = {**self._what, "cell": self._what["cell"] | {"role": "attack"}}
         start = start_mark(spec, what, self._swarm.attack.libraries())
         kept = KeptRounds(self._folder.parent / start, self._cell, what["cell"], self._most_bytes)
-        rehearsal = SharedRehearsal(self._swarm, start, kept, self._stop, partial(self._note, self._rehearses()))
+        self._told = began
+        rehearsal = SharedRehearsal(
+            self._swarm, start, kept, self._stop, partial(self._note, self._rehearses()), self._tell_of_rehearsal
+        )
         self._attack_unchanged &= fields_of(self._swarm.attack) == self._fields  # by the evaluation before it
         self._swarm.rehearses_on = rehearsal.copied
         self._swarm.prepare()
@@ -358,6 +363,12 @@ class SharedRounds:
 
     def _rehearses(self) -> str:
         return f"{self._spec.label}: its attack rehearses before round 1, which may take longer than the cell itself"
+
+    def _tell_of_rehearsal(self, copy: int, number: int) -> None:
+        """Say how far the rehearsal is, unless it was said a short time ago."""
+        if perf_counter() - self._told >= TELL_EVERY_SECONDS:
+            self._told = perf_counter()
+            self._note(f"{self._spec.label}: rehearsal, round {number} of swarm copy {copy}")
 
     def end(self, record: RoundRecord) -> tuple[RoundRecord, pa.Table | None]:
         """Finish a round: its record with the update's gradient norm, and the evaluation's rows if they are known.
