@@ -190,7 +190,7 @@ def attack(
     from thiefbench.leaderboard.attacking import submit as attacking
     from thiefbench.leaderboard.isolation.isolated import DefenseError
     from thiefbench.leaderboard.isolation.isolated_attack import AttackError
-    from thiefbench.leaderboard.published import SHARED
+    from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.submit import credits_of
 
     _check_attack_taken(attack)
@@ -198,7 +198,7 @@ def attack(
     attacking.checked_spec(attack)
     try:
         own = attacking.prepare_attack(
-            entry, attack, credits, store, directory, target_archive=archive, shared=shared or SHARED
+            entry, attack, credits, store, directory, target_archive=archive, shared=given(shared)
         )
         for line in attacking.estimate(own):
             (out if plan else err).print(escaped(line))
@@ -282,7 +282,7 @@ def submit(
     from thiefbench.leaderboard.deliveries import partial as partial_suite
     from thiefbench.leaderboard.manifest import Numerics
     from thiefbench.leaderboard.names import OWN
-    from thiefbench.leaderboard.published import SHARED
+    from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.referring import published_threads
     from thiefbench.progress import watch
 
@@ -290,7 +290,7 @@ def submit(
         name, authors = name or defense, authors or OWN
     credits = submitting.credits_of(name, authors, paper)
     chosen = submitting.released(suite, kind_named(defense))
-    board_cells = shared or SHARED
+    board_cells = given(shared)
     if threads is None and seeds is not None and (earlier := growing.begun(directory / credits.slug)):
         threads = earlier.numerics.threads
     if threads is None and not own_shared:
@@ -387,10 +387,10 @@ def verify(
     from thiefbench.leaderboard.attacking.entry import is_attack_entry, read_attack_manifest
     from thiefbench.leaderboard.deliveries import named
     from thiefbench.leaderboard.entry import EntryError, read_manifest
-    from thiefbench.leaderboard.published import SHARED
+    from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.verification.attack_verification import verify_attack
     from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
-    from thiefbench.leaderboard.verification.kept_secrets import forget_secret, kept_secret
+    from thiefbench.leaderboard.verification.kept_secrets import check_own, forget_secret, kept_secret, manifest_sha256
     from thiefbench.leaderboard.verification.verdict import check_writable, write_verification
     from thiefbench.leaderboard.verification.verify import VerifyOptions
     from thiefbench.leaderboard.verification.verify import verify as verify_entry
@@ -400,13 +400,17 @@ def verify(
     for path, what in ((entry, "entry"), *((each, "archive") for each in archives)):
         if not path.exists():
             raise SuiteError(f"there is no {what} {path}")
+    if not entry.is_dir():
+        raise SuiteError(f"{entry} is a file; name the folder of an entry")
     if write is not None:
         check_writable(write)
+    if store is not None and archives:
+        check_own(store)
     known = HeldOut() if private is None else read_held_out(private)
 
     options = VerifyOptions(
         archives[0] if archives else None, reruns, fresh, all_attacks, known, store, device, threads,
-        shared=shared or SHARED, further=archives[1:], earlier=write,
+        shared=given(shared), further=archives[1:], earlier=write,
         secret=_secret(key) if key else kept_secret(store, entry) if store else new_secret(),
     )  # fmt: skip
     try:
@@ -433,7 +437,9 @@ def verify(
     if write is not None:
         err.print(f"verification: {escaped(str(write_verification(write, verification)))}", soft_wrap=True)
     if store is not None:
-        forget_secret(store, entry)
+        forget_secret(store, verification.entry_sha256)
+    if manifest_sha256(entry) != verification.entry_sha256:
+        err.print(f"{escaped(str(entry))} has changed since it was read: this is the verdict of what it was before")
     raise typer.Exit(FAILED if verification.verdict == "rejected" else DONE)
 
 
@@ -497,11 +503,11 @@ def diff(
     """Say why two rows differ: what made their cells, the shared cells, and their own, with every measure paired."""
     from thiefbench.leaderboard.entry import read_entry
     from thiefbench.leaderboard.entry_differences import difference
-    from thiefbench.leaderboard.published import SHARED
+    from thiefbench.leaderboard.published import given
     from thiefbench.suite.report.compare import comparison_as_data, write_comparison
     from thiefbench.suite.report.terminal import print_comparison
 
-    found = difference(*(read_entry(folder, shared or SHARED) for folder in (one, other)))
+    found = difference(*(read_entry(folder, given(shared)) for folder in (one, other)))
     if as_json:
         print_json(comparison_as_data(found.comparison) | {"reasons": list(found.reasons)})
     else:
@@ -525,10 +531,10 @@ def build(
     shared: SharedOption = None,
 ) -> None:
     """Write the leaderboard as a static site: a ranked table per suite, a page per entry, and the data as files."""
-    from thiefbench.leaderboard.published import SHARED
+    from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.site.writing import write_site
 
-    written = write_site(site, entries, verified or entries.parent / "verified", shared or SHARED)
+    written = write_site(site, entries, verified or entries.parent / "verified", given(shared))
     for suite in written.suites:
         entered = sum(row.own for row in suite.rows)
         with_row = counted(entered, "entry", "entries")

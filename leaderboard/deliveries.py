@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from thiefbench.leaderboard.entry import Entry, EntryError
+from thiefbench.leaderboard.made_with import wrong_statement
 from thiefbench.leaderboard.manifest import SCORES, Delivery
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.arithmetic import ARITHMETIC, arithmetic_in, arithmetic_of
@@ -72,7 +73,7 @@ def check_alike(entry: Entry) -> None:
 
 
 def check_made_alike(entry: Entry, records: Iterable[Record]) -> None:
-    """Check that records were computed as their deliveries say.
+    """Check that records were computed as their deliveries say: versions, machine and date too.
 
     Args:
         entry: whose seeds they are at.
@@ -81,10 +82,16 @@ def check_made_alike(entry: Entry, records: Iterable[Record]) -> None:
     Raises:
         EntryError: they were not.
     """
+    of_delivery: dict[tuple[int, ...], list[Record]] = {}
     for record in records:
-        said = _arithmetic(entry, entry.manifest.delivery_of(int(record.cell["seed"])))
-        if apart := difference(arithmetic_of(record), said):
+        delivery = entry.manifest.delivery_of(int(record.cell["seed"]))
+        of_delivery.setdefault(delivery.seeds, []).append(record)
+        if apart := difference(arithmetic_of(record), _arithmetic(entry, delivery)):
             raise EntryError(f"the cell {record.cell_id} was not made as its delivery says: {apart}")
+    for delivery in entry.manifest.deliveries:
+        made = of_delivery.get(delivery.seeds, [])
+        if made and (wrong := wrong_statement(delivery.versions, delivery.machine, delivery.submitted, made, made)):
+            raise EntryError(f"it does not say how its cells were made: {wrong}")
 
 
 def made_with(entry: Entry) -> dict[str, str]:
@@ -110,7 +117,7 @@ def delivered(entry: Entry, deliveries: Sequence[Delivery]) -> Entry:
     cells = [cell for cell in entry.cells if cell.seed in seeds]
     ids = {cell.cell_id for cell in cells}
     published = {cell_id: cell for cell_id, cell in entry.published.items() if cell_id in ids}
-    return Entry(entry.folder, manifest, cells, published, entry.shared_set)
+    return Entry(entry.folder, manifest, cells, published, entry.shared_set, entry.sha256)
 
 
 def delivery_sha256(entry: Entry, delivery: Delivery, in_place: Collection[str] = ()) -> str:

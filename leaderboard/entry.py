@@ -66,6 +66,7 @@ class Entry:
         manifest, cells: the content of its two JSON files; published cells that it refers to are among its cells.
         published: these, by cell id.
         shared_set: the name of the set of published cells that they are of; empty for a suite's first one.
+        sha256: of its manifest as it was read, which names the hashes of everything else.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class Entry:
         cells: Sequence[CellScores],
         published: Mapping[str, PublishedCell] = MappingProxyType({}),
         shared_set: str = "",
+        sha256: str = "",
     ) -> None:
         self.folder, self.manifest, self.cells = folder, manifest, tuple(cells)
-        self.published, self.shared_set = published, shared_set
+        self.published, self.shared_set, self.sha256 = published, shared_set, sha256
 
     @property
     def own(self) -> Iterator[CellScores]:
@@ -119,18 +121,11 @@ class Slugged(Protocol):
 class Listed(Protocol):
     """An entry of the board: a defense's or an attack's."""
 
-    @property
-    def manifest_path(self) -> Path:
-        """The file that names the hashes of all others."""
+    sha256: str
 
     @property
     def manifest(self) -> Slugged:
-        """Its content."""
-
-
-def entry_sha256(entry: Listed) -> str:
-    """SHA-256 of an entry's manifest, which names the hashes of everything else."""
-    return hashlib.sha256(entry.manifest_path.read_bytes()).hexdigest()
+        """The file that names the hashes of all others; `sha256` is of it, as it was read."""
 
 
 def read_entry(folder: Path, shared: Path = SHARED) -> Entry:
@@ -147,7 +142,7 @@ def read_entry(folder: Path, shared: Path = SHARED) -> Entry:
         raise EntryError(f"there is no entry {folder}")
     present = present_files(folder)
     scores = sized_scores(folder, present, MANIFEST, ENTRY_BYTES)
-    manifest = read_manifest(folder)
+    manifest, sha256 = parsed_and_hashed(Manifest, folder / MANIFEST)
     if manifest.slug != folder.resolve().name:
         raise EntryError(f"{folder / MANIFEST}: the slug is {manifest.slug}, but the folder has another name")
     if unlisted := sorted(present.keys() - manifest.files.keys() - {MANIFEST}):
@@ -164,7 +159,7 @@ def read_entry(folder: Path, shared: Path = SHARED) -> Entry:
     ):
         raise EntryError(f"{folder / MANIFEST}: {wrong}")
     check_hashes(folder, present, scores, MANIFEST, manifest.files)
-    return _resolved(folder, manifest, parsed_scores(Scores, folder, scores), shared)
+    return _resolved(folder, manifest, sha256, parsed_scores(Scores, folder, scores), shared)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -202,11 +197,12 @@ def write_entry(
     return read_entry(folder, shared)
 
 
-def _resolved(folder: Path, manifest: Manifest, scores: Scores, shared: Path) -> Entry:
+def _resolved(folder: Path, manifest: Manifest, sha256: str, scores: Scores, shared: Path) -> Entry:
     """An entry with the published cells that it refers to among its cells; raises EntryError."""
     references = [each for each in scores.cells if isinstance(each, Reference)]
     if not references:
-        return Entry(folder, manifest, [each for each in scores.cells if isinstance(each, CellScores)])
+        brought = [each for each in scores.cells if isinstance(each, CellScores)]
+        return Entry(folder, manifest, brought, sha256=sha256)
     if manifest.schema_version < REFERRING_SCHEMA:
         raise EntryError(f"{folder / MANIFEST}: entries that refer to published cells have schema {REFERRING_SCHEMA}")
     cell_id, count = Counter(each.cell_id for each in scores.cells).most_common(1)[0]
@@ -229,7 +225,7 @@ def _resolved(folder: Path, manifest: Manifest, scores: Scores, shared: Path) ->
     if len({str(cell.record.identity.get("engine_revision")) for cell in published.values()}) > 1:
         raise EntryError(f"{folder / SCORES} refers to published cells of several engine revisions")
     cells = [known[each.cell_id] if isinstance(each, Reference) else each for each in scores.cells]
-    return Entry(folder, manifest, cells, published, of_suite.name)
+    return Entry(folder, manifest, cells, published, of_suite.name, sha256)
 
 
 def _set_of(references: Sequence[Reference], sets: Sequence[Published]) -> Published:
@@ -252,8 +248,8 @@ def _set_of(references: Sequence[Reference], sets: Sequence[Published]) -> Publi
 def _referred(reference: Reference, published: Published) -> PublishedCell:
     if (found := published.find(reference.cell_id)) is None:
         raise PublishedError(
-            f"it refers to the shared cell {reference.cell_id}, which is not published for {published.title} in this "
-            "version of thiefbench"
+            f"it refers to the shared cell {reference.cell_id}, which is not published for {published.title} "
+            + ("in this version of thiefbench" if published.root == SHARED else f"in {published.root}")
         )
     cell, sha256 = found
     if sha256 != reference.published:
@@ -282,8 +278,14 @@ _Of = TypeVar("_Of", bound=BaseModel)
 
 def parsed(kind: type[_Of], path: Path, most: int = ENTRY_BYTES) -> _Of:
     """A JSON file of an entry, of at most `most` bytes; raises EntryError where it is missing or malformed."""
+    return parsed_and_hashed(kind, path, most)[0]
+
+
+def parsed_and_hashed(kind: type[_Of], path: Path, most: int = ENTRY_BYTES) -> tuple[_Of, str]:
+    """As `parsed`, with the SHA-256 of the bytes that were read."""
     try:
-        return strictly_parsed(kind, bounded(path, most), LISTED)
+        content = bounded(path, most)
+        return strictly_parsed(kind, content, LISTED), hashlib.sha256(content).hexdigest()
     except FileNotFoundError as error:
         raise EntryError(f"{path.parent} is not an entry: it has no {path.name}") from error
     except MalformedError as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from thiefbench.leaderboard.cell_scores import EXCHANGES_SHA256, STAGES_SHA256
@@ -23,18 +24,13 @@ def versions(records: Sequence[Record], store: Store) -> dict[str, str]:
     Raises:
         EntryError: the cells were made with several.
     """
-    lock: dict[str, str] = {}
-    for name in _NAMES:
-        values = sorted({str(record.provenance[name]) for record in records if name in record.provenance})
-        if len(values) > 1:
-            several = f"{name} {' and '.join(values)}"
-            raise EntryError(
-                f"the cells in {store.root} were made with {several}, but all cells of an entry must be made with the "
-                "same version; choose another --store"
-            )
-        if values:
-            lock[name] = values[0]
-    return lock
+    found = _versions(records)
+    if several := next((f"{name} {' and '.join(values)}" for name, values in found.items() if len(values) > 1), ""):
+        raise EntryError(
+            f"the cells in {store.root} were made with {several}, but all cells of an entry must be made with the "
+            "same version; choose another --store"
+        )
+    return {name: values[0] for name, values in found.items()}
 
 
 def machine(records: Sequence[Record]) -> dict[str, Any]:
@@ -46,3 +42,47 @@ def machine(records: Sequence[Record]) -> dict[str, Any]:
             first, *others = values.values()
             facts[name] = " / ".join(sorted(map(str, values.values()))) if others else first
     return facts
+
+
+def submitted(records: Sequence[Record]) -> date:
+    """The date of an entry: when the last of its cells was finished, in UTC."""
+    return max(date.fromisoformat(record.provenance["finished"][:10]) for record in records)
+
+
+def wrong_statement(
+    said_versions: Mapping[str, str],
+    said_machine: Mapping[str, Any],
+    said_date: date,
+    records: Sequence[Record],
+    with_scores: Sequence[Record],
+) -> str:
+    """What an entry says of the making of its cells otherwise than their records do, in a clause; empty if nothing.
+
+    Args:
+        said_versions, said_machine, said_date: what its manifest says.
+        records: of the cells that it brings.
+        with_scores: those whose machine it names.
+    """
+    found, facts = _versions(records), machine(with_scores)
+    said: dict[str, tuple[Any, Any]] = {
+        name: (said_versions.get(name, "nothing"), " and ".join(found.get(name, ["nothing"])))
+        for name in sorted({*said_versions, *found})
+    }
+    said |= {
+        name: (said_machine.get(name), facts.get(name))
+        for name in sorted({*said_machine, *facts} - {*_OF_A_CELL})  # which an earlier version listed here
+    }
+    said["date"] = said_date, submitted(records)
+    for name, (one, other) in said.items():
+        if one != other:
+            return f"of {name:.60} it says {one!s:.60}, and its records {other!s:.60}"
+    return ""
+
+
+def _versions(records: Sequence[Record]) -> dict[str, list[str]]:
+    """All versions of every distribution that the records name."""
+    named = {
+        name: sorted({str(record.provenance[name]) for record in records if name in record.provenance})
+        for name in _NAMES
+    }
+    return {name: values for name, values in named.items() if values}

@@ -45,6 +45,15 @@ Reason = Annotated[str, Field(max_length=300, pattern=r"^([^\s\x00-\x1f\x7f][^\x
 """One line, or nothing."""
 
 
+Versions = dict[Annotated[str, Field(max_length=200)], Annotated[str, Field(max_length=1000)]]
+"""By the name of a distribution."""
+Machine = dict[
+    Annotated[str, Field(max_length=200)],
+    Annotated[str, Field(max_length=2000)] | Annotated[int, Field(ge=-(1 << 50), le=1 << 50)] | bool | None,
+]
+"""Facts by their names; several values of one fact are one text."""
+
+
 class EntryModel(BaseModel):
     """Part of an entry's JSON files: unknown fields, NaN and infinite numbers are refused."""
 
@@ -90,7 +99,7 @@ class Packed(EntryModel):
 
     name: Line
     sha256: Sha256
-    bytes: int = Field(ge=0)
+    bytes: int = Field(ge=0, le=1 << 50)
 
 
 def checked_slug(slug: str) -> str:
@@ -150,8 +159,8 @@ class Delivery(EntryModel):
 
     seeds: tuple[int, ...] = Field(min_length=1, max_length=100)
     submitted: date
-    versions: dict[str, str]
-    machine: dict[str, str | int | bool | None]
+    versions: Versions
+    machine: Machine
     archive: Packed
 
 
@@ -193,8 +202,8 @@ class Manifest(EntryModel):
     seeds: tuple[int, ...] = Field(min_length=1, max_length=100)
     submitted: date
     numerics: Numerics
-    versions: dict[str, str]
-    machine: dict[str, str | int | bool | None]
+    versions: Versions
+    machine: Machine
     source_sha256: Sha256
     files: dict[str, Sha256]
     weights: tuple[Packed, ...] = ()

@@ -135,6 +135,22 @@ class Words(EntryModel):
     answers: tuple[tuple[int, ...], ...]
 
 
+def given(root: Path | None) -> Path:
+    """The folder of published cells that the user named, or that of the installed package.
+
+    A board may have published cells of other suites than the one that they are looked up for.
+
+    Raises:
+        PublishedError: it holds no suite's cells.
+    """
+    if root is None:
+        return SHARED
+    if not any((each / "cells").is_dir() for each in root.iterdir()):
+        above = f"; write --shared {root.parent}" if (root / "cells").is_dir() else ""
+        raise PublishedError(f"--shared {root} holds no suite's published cells{above}")
+    return root
+
+
 def key_of(part: str, cell: Mapping[str, Any]) -> Key:
     """Which cell of a suite a record's parameters, or a spec's, describe."""
     return part, str(cell["role"]), str(cell["attack"]), str(cell["defense"]), int(cell["seed"])

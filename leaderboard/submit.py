@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import asdict, dataclass, field, replace
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +24,7 @@ from thiefbench.leaderboard.entry_validation import NOT_VERIFIABLE
 from thiefbench.leaderboard.isolation.limits import AGGREGATION_CAPS, CAPS, POOL, STAGE_CHECK_CAPS
 from thiefbench.leaderboard.isolation.sandbox_paths import foreign, relocated
 from thiefbench.leaderboard.isolation.staging import Staged, stage
-from thiefbench.leaderboard.made_with import machine, versions
+from thiefbench.leaderboard.made_with import machine, submitted, versions
 from thiefbench.leaderboard.manifest import (
     ENTRY_SCHEMA,
     GROWN_SCHEMA,
@@ -41,6 +40,7 @@ from thiefbench.leaderboard.manifest import (
     archive_name,
 )
 from thiefbench.leaderboard.names import wrong_names
+from thiefbench.leaderboard.places import check_archive, check_folder
 from thiefbench.leaderboard.published import SHARED, made_with, processors_apart
 from thiefbench.leaderboard.referring import (
     References,
@@ -213,8 +213,8 @@ def prepare(
 
     Raises:
         EntryError: it cannot be submitted, its name or authors are another entry's or the benchmark's own, published
-            cells are not those that this store and this machine have, or the entry's cells were made otherwise than
-            the further seeds would be.
+            cells are not those that this store and this machine have, the entry's cells were made otherwise than the
+            further seeds would be, or something else lies where entry or archive will be written.
         PublishedError: a published cell cannot be read.
         SpecStringError: see `registry.make`.
     """
@@ -230,13 +230,11 @@ def prepare(
             f"{declared.name} is installed by {declared.dist.name}, which others do not have; submit its file instead, "
             "as path/to/file.py:Class"
         )
-    try:
-        _REASON.validate_python(own_shared.strip())
-    except ValidationError as error:
-        raise EntryError("--own-shared gives the reason in one line of at most 300 characters") from error
+    _check_reason(own_shared)
     folder = out / credits.slug
     _check_free(folder, credits, suite)
     cell_store = Store(store.expanduser().resolve())
+    check_folder(folder, cell_store.root)
     staged = stage(spec, cell_store.root / "submissions")
     with chdir(staged.folder), staged.named_as_original():
         registry.allow(staged.spec)  # a copy of what the user named
@@ -268,10 +266,12 @@ def prepare(
             made_on = machine_of_row([cell for cell in cells if cell.defense == defense], cell_store)
         alike = arithmetic_in(made_on, numerics.device)
         references = referred(suite, needed, cell_store, shared, own_shared, alike, earlier)
-    return Submission(
+    submission = Submission(
         credits, suite, defense, staged, numerics, cells, cell_store, folder, references, own_shared.strip(), shared,
         wanted_seeds, earlier, made_on,
     )  # fmt: skip
+    check_archive(submission.archive)
+    return submission
 
 
 def estimate(submission: Submission, workers: int = 1) -> list[str]:
@@ -342,7 +342,7 @@ def write(submission: Submission, records: Sequence[Record]) -> Entry:
             listed[spec] = brought[spec]
     delivery = Delivery(
         seeds=own.seeds,
-        submitted=max(date.fromisoformat(record.provenance["finished"][:10]) for record in records),
+        submitted=submitted(records),
         versions=versions(records, store),
         machine=machine(records),
         archive=pack(own.archive, store, list(brought.values()), own.staged.weights),
@@ -413,6 +413,8 @@ def measured_against(submission: Submission) -> list[str]:
             "measured against shared cells of its own, which are run where the store lacks them; the entry stays "
             "self-reported until a verifier has run all of them again"
         ]
+    if submission.shared != SHARED:
+        return [f"no shared cell of {submission.suite.title} is published in {submission.shared}, so all are run here"]
     return []
 
 
@@ -498,11 +500,19 @@ def next_steps(submission: Submission, entry: Entry) -> list[str]:
     ]
 
 
+def _check_reason(own_shared: str) -> None:
+    """Raise EntryError where `--own-shared` was given without a reason, or with one that an entry has no room for."""
+    try:
+        reason = _REASON.validate_python(own_shared.strip())
+    except ValidationError:
+        reason = ""
+    if own_shared and not reason:
+        raise EntryError("--own-shared gives the reason in one line of at most 300 characters")
+
+
 def _check_free(folder: Path, credits: Credits, suite: Suite) -> None:
     """Raise EntryError unless the folder is free or holds an entry of the same authors on the same suite."""
     if not folder.exists():
-        if existing := next((each for each in folder.parents if each.exists() and not each.is_dir()), None):
-            raise EntryError(f"--out names a folder of entries, and {existing} is a file")
         return
     if not (folder / MANIFEST).is_file():
         if any(folder.iterdir()):

@@ -22,6 +22,7 @@ from thiefbench.leaderboard.entry import (
     EntryError,
     check_hashes,
     parsed,
+    parsed_and_hashed,
     parsed_scores,
     present_files,
     sized_scores,
@@ -44,12 +45,18 @@ class AttackEntry:
     Attributes:
         folder: of the entry.
         manifest, cells, examples: the content of its two JSON files.
+        sha256: of its manifest as it was read, which names the hashes of everything else.
     """
 
     def __init__(
-        self, folder: Path, manifest: AttackManifest, cells: Sequence[AttackCell], examples: Sequence[Example]
+        self,
+        folder: Path,
+        manifest: AttackManifest,
+        cells: Sequence[AttackCell],
+        examples: Sequence[Example],
+        sha256: str = "",
     ) -> None:
-        self.folder, self.manifest = folder, manifest
+        self.folder, self.manifest, self.sha256 = folder, manifest, sha256
         self.cells, self.examples = tuple(cells), tuple(examples)
 
     @property
@@ -93,7 +100,7 @@ def read_attack_entry(folder: Path) -> AttackEntry:
         raise EntryError(f"there is no entry {folder}")
     present = present_files(folder)
     content = sized_scores(folder, present, ATTACK_MANIFEST, ATTACK_ENTRY_BYTES)
-    manifest = read_attack_manifest(folder)
+    manifest, sha256 = parsed_and_hashed(AttackManifest, folder / ATTACK_MANIFEST, ATTACK_ENTRY_BYTES)
     path = folder / ATTACK_MANIFEST
     if manifest.slug != folder.resolve().name:
         raise EntryError(f"{path}: the slug is {manifest.slug}, but the folder has another name")
@@ -112,7 +119,7 @@ def read_attack_entry(folder: Path) -> AttackEntry:
         raise EntryError(f"{path}: {wrong}")
     check_hashes(folder, present, content, ATTACK_MANIFEST, manifest.files)
     scores = parsed_scores(AttackScores, folder, content)
-    return AttackEntry(folder, manifest, scores.cells, scores.examples)
+    return AttackEntry(folder, manifest, scores.cells, scores.examples, sha256)
 
 
 def read_attack_manifest(folder: Path) -> AttackManifest:

@@ -15,10 +15,12 @@ from thiefbench.leaderboard.isolation.limits import ATTACK_QUERIES
 from thiefbench.leaderboard.manifest import (
     EntryModel,
     Line,
+    Machine,
     Numerics,
     Packed,
     Sha256,
     SuiteName,
+    Versions,
     checked_paths,
     checked_slug,
     checked_weights,
@@ -126,8 +128,8 @@ class AttackManifest(EntryModel):
     seeds: tuple[int, ...] = Field(min_length=1, max_length=100)
     submitted: date
     numerics: Numerics
-    versions: dict[str, str]
-    machine: dict[str, str | int | bool | None]
+    versions: Versions
+    machine: Machine
     source_sha256: Sha256
     files: dict[str, Sha256]
     weights: tuple[Packed, ...] = ()

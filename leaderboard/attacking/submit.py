@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -30,16 +29,17 @@ from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores, attack_cell, examples
 from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
 from thiefbench.leaderboard.deliveries import delivered
-from thiefbench.leaderboard.entry import Entry, EntryError, entry_sha256, read_entry
+from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import check_source, wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated import forbidden_judge
 from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, CONTROL_ASR, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import files, foreign, relocated
 from thiefbench.leaderboard.isolation.staging import Staged, restage, stage
-from thiefbench.leaderboard.made_with import machine, versions
+from thiefbench.leaderboard.made_with import machine, submitted, versions
 from thiefbench.leaderboard.manifest import MANIFEST, SCORES, STORED_SCORES, Numerics, SuiteName
 from thiefbench.leaderboard.names import wrong_names
+from thiefbench.leaderboard.places import check_archive, check_folder
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.submit import Credits
 from thiefbench.loading import names_module
@@ -166,6 +166,7 @@ def prepare_attack(
     entry = _listed(entry_folder, shared)
     suite = rows.suite_of(entry)
     root = (store or Path("runs") / suite.name).expanduser().resolve()
+    check_folder(out / credits.slug, root)
     staged = stage(spec, root / "submissions", "attack")
     attack = str(registry.parse("attack", staged.spec))
     if ":" not in attack:
@@ -178,11 +179,12 @@ def prepare_attack(
         credits, suite, tuple(parts), staged, attack, isolated, (), {}, numerics or entry.manifest.numerics,
         Store(root), out / credits.slug,
     )  # fmt: skip
+    check_archive(own.archive)
     targets = [each for each in _earlier(own) if each.slug != entry.manifest.slug]
     target = Target(
         slug=entry.manifest.slug,
         defense=entry.manifest.defense,
-        entry_sha256=entry_sha256(entry),
+        entry_sha256=entry.sha256,
         source_sha256=entry.manifest.source_sha256,
     )
     if len(targets) >= MOST_TARGETS:
@@ -293,7 +295,7 @@ def write_attack(own: AttackSubmission, records: Sequence[Record]) -> AttackEntr
         suite=SuiteName(name=own.suite.name, version=own.suite.version, fingerprint=own.suite.fingerprint()),
         parts=own.parts,
         seeds=own.suite.seeds,
-        submitted=max(date.fromisoformat(record.provenance["finished"][:10]) for record in records),
+        submitted=submitted(records),
         numerics=own.numerics,
         versions=versions(records, own.store),
         machine=machine(finished),

@@ -26,7 +26,7 @@ from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry
 from thiefbench.leaderboard.attacking.measured import Against
-from thiefbench.leaderboard.entry import EntryError, entry_sha256
+from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.rows import suite_named
 from thiefbench.leaderboard.site.judging import MOST, JudgedEntry
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, read_verification
@@ -113,7 +113,7 @@ def read_attack(folder: Path, verified: Path) -> JudgedAttack:
 
 def accepted(judged: JudgedEntry, attacks: Iterable[JudgedAttack]) -> Iterator[tuple[JudgedAttack, Against]]:
     """The accepted attacks on a defense that conclude something, each with its result; see the module."""
-    manifest, digest = judged.entry.manifest, entry_sha256(judged.entry)
+    manifest, digest = judged.entry.manifest, judged.entry.sha256
     for attack in attacks:
         target = next((each for each in attack.entry.manifest.targets if each.slug == manifest.slug), None)
         counts = attack.trust in ACCEPTED and attack.suite.title == judged.suite.title

@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from thiefbench.leaderboard.entry import entry_sha256
 from thiefbench.leaderboard.site.attacks import JudgedAttack
 from thiefbench.leaderboard.site.board import Board, BoardRow, SuiteBoard
 from thiefbench.leaderboard.site.judging import JudgedEntry
@@ -131,7 +130,7 @@ def _row(row: BoardRow) -> dict[str, Any]:
             for title, field in numbers.fields.items()
         },
         "submitted": manifest.submitted.isoformat() if row.own else None,
-        "entry_sha256": entry_sha256(row.judged.entry) if row.own else None,
+        "entry_sha256": row.judged.entry.sha256 if row.own else None,
         "archive_sha256": manifest.archive.sha256 if row.own else None,
         "seeds": list(manifest.seeds),
         "all_seeds": not row.judged.partial,

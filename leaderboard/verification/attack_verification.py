@@ -35,11 +35,11 @@ from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackCost, attack_cell, examples
 from thiefbench.leaderboard.attacking.submit import check_target, guarded_of
 from thiefbench.leaderboard.checking.check_attack import other_outcomes
-from thiefbench.leaderboard.entry import EntryError, entry_sha256, read_entry
+from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import other_version, unreadable, wrong_file, wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
 from thiefbench.leaderboard.isolation.sandbox_paths import files
-from thiefbench.leaderboard.made_with import COST
+from thiefbench.leaderboard.made_with import COST, wrong_statement
 from thiefbench.leaderboard.rows import suite_named
 from thiefbench.leaderboard.verification.drawing import FOUND, chance_of_finding, comparisons_needed, drawn
 from thiefbench.leaderboard.verification.expectation import MARGIN, close, expected, headline, prevented
@@ -60,7 +60,9 @@ from thiefbench.leaderboard.verification.verdict import (
     Rerun,
     Verdict,
     Verification,
+    earlier_verification,
     kinds_of,
+    stays,
 )
 from thiefbench.leaderboard.verification.verify import VerifyOptions
 from thiefbench.sources import source_files
@@ -175,7 +177,7 @@ class _Verifier(Questions):
             listed = read_entry(self.entry.folder.resolve().parent / target.slug, self.options.shared)
             there = listed.manifest
             check_target(listed)
-            same = (there.defense, there.source_sha256, entry_sha256(listed)) == (
+            same = (there.defense, there.source_sha256, listed.sha256) == (
                 target.defense, target.source_sha256, target.entry_sha256,
             )  # fmt: skip
             if not same:
@@ -237,6 +239,10 @@ class _Verifier(Questions):
 
         with self._question("records are of this version and match the entry") as details:
             each_cell(submitted, of_version)
+            manifest, made = self.entry.manifest, list(records.values())
+            finished = [record for record in made if record.status == "ok"]
+            if wrong := wrong_statement(manifest.versions, manifest.machine, manifest.submitted, made, finished):
+                raise EntryError(f"it does not say how its cells were made: {wrong}")
             details.append(f"{len(submitted)} cells")
         with self._question("scores follow from the completions, and these from the tokens and verdicts") as details:
             rewards: list[int] = []
@@ -489,13 +495,16 @@ def verify_attack(folder: Path, options: VerifyOptions, tell: Tell, watch: Watch
         SandboxUnavailable: this machine has no working sandbox.
     """
     entry = read_attack_entry(folder)
+    earlier = earlier_verification(options.earlier, entry.manifest.slug) if options.earlier else None
     verifier = _Verifier(entry, options, tell, watch)
     verdict = verifier.verdict()
+    if earlier is not None and not verifier.ran and stays(earlier, entry, verdict):
+        return earlier
     numerics = entry.manifest.numerics
     here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)
     return Verification(
         slug=entry.manifest.slug,
-        entry_sha256=entry_sha256(entry),
+        entry_sha256=entry.sha256,
         verdict=verdict,
         reasons=tuple(verifier.reasons),
         flags=tuple(flag for flag in FLAGS if flag in verifier.flags),

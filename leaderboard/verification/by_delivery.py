@@ -11,19 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import date
-from typing import get_args
 
 from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard.deliveries import delivery_sha256, named
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.manifest import Delivery
-from thiefbench.leaderboard.verification.verdict import DeliveryVerdict, Verdict, Verification
+from thiefbench.leaderboard.verification.verdict import ORDER, DeliveryVerdict, Verdict, Verification
 from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import identify
-
-_ORDER: tuple[Verdict, ...] = ("rejected", *(each for each in get_args(Verdict) if each != "rejected"))
-"""Verdicts, the lowest first."""
 
 
 def verdicts(
@@ -80,7 +76,7 @@ def of_other_version(entry: Entry, specs: Sequence[CellSpec]) -> set[int]:
 
 def lowest(verdicts: Sequence[DeliveryVerdict]) -> Verdict:
     """The verdict of an entry, from those of its deliveries."""
-    return min((each.verdict for each in verdicts), key=_ORDER.index)
+    return min((each.verdict for each in verdicts), key=ORDER.index)
 
 
 def doubts(entry: Entry, made: Sequence[DeliveryVerdict], found: Sequence[Delivery]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The secret of a verification that was stopped, in the store that keeps its cells.
+"""The store of a verification: it keeps the cells that it runs and, until its verdict, its secret.
 
 What a verification draws follows from a secret. A verification that goes on after a stop draws the same again, so that
 its cells count, and so that nobody draws until it suits by stopping.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from thiefbench.engine.keys import SECRET_BYTES, new_secret
+from thiefbench.errors import UserError
 from thiefbench.leaderboard.attacking.entry import is_attack_entry
 from thiefbench.leaderboard.attacking.manifest import ATTACK_MANIFEST
 from thiefbench.leaderboard.manifest import MANIFEST
@@ -27,8 +28,9 @@ def kept_secret(store: Path, entry: Path) -> bytes:
     Raises:
         OSError: the store cannot be written to.
     """
-    if (path := _path(store, entry)) is None:
+    if not (sha256 := manifest_sha256(entry)):
         return new_secret()
+    path = store / _FOLDER / f"{sha256}.key"
     try:
         secret = bytes.fromhex(path.read_text("ascii").strip())
     except (FileNotFoundError, ValueError):
@@ -40,13 +42,30 @@ def kept_secret(store: Path, entry: Path) -> bytes:
     return secret
 
 
-def forget_secret(store: Path, entry: Path) -> None:
-    """Draw anew in the next verification of an entry, as this one has its verdict."""
-    if path := _path(store, entry):
-        path.unlink(missing_ok=True)
+def forget_secret(store: Path, sha256: str) -> None:
+    """Draw anew in the next verification of the entry whose manifest has this hash, as this one has its verdict."""
+    (store / _FOLDER / f"{sha256}.key").unlink(missing_ok=True)
 
 
-def _path(store: Path, entry: Path) -> Path | None:
-    """The secret's file; None where the folder is no entry, which the verification will say."""
+def check_own(store: Path) -> None:
+    """See that a store is one of verifications, which a new one becomes.
+
+    Cells that something else has run, such as the submitted ones, would be taken for cells that were run again.
+
+    Raises:
+        UserError: it holds such cells.
+        OSError: it cannot be written to.
+    """
+    folder = store / _FOLDER
+    if not folder.is_dir() and any((store / "cells").glob("*")):
+        raise UserError(
+            f"--store {store} holds cells that no verification has run, such as those that were submitted, and they "
+            "would count as run again; give another directory"
+        )
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def manifest_sha256(entry: Path) -> str:
+    """Of an entry's manifest as it is now; empty where the folder is no entry, which the verification will say."""
     manifest = entry / (ATTACK_MANIFEST if is_attack_entry(entry) else MANIFEST)
-    return store / _FOLDER / f"{file_sha256(manifest)}.key" if manifest.is_file() else None
+    return file_sha256(manifest) if manifest.is_file() else ""

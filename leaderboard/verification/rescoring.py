@@ -40,6 +40,7 @@ from thiefbench.leaderboard.verification.exchanged_weights import (
     local_rows,
 )
 from thiefbench.leaderboard.verification.pipelines import StagesError, check_stages
+from thiefbench.leaderboard.verification.rehearsed import wrong_choice
 from thiefbench.leaderboard.verification.rerunning import surroundings_apart
 from thiefbench.pipeline.report import StageRow
 from thiefbench.reward_judges import reward_judge_of
@@ -53,7 +54,7 @@ from thiefbench.suite.analysis.stages import stage_curves, stage_scores, stored_
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.record_content import wrong_results
-from thiefbench.suite.store.records import CellDir, Point, Record, Score, Store, identify, lacking, table_rows
+from thiefbench.suite.store.records import CHOSEN, CellDir, Point, Record, Score, Store, identify, lacking, table_rows
 from thiefbench.suite.store.tables import TableError, exchanges_limit_of, stages_limit_of
 from thiefbench.tasks.base import Task
 from thiefbench.zoo.models import resolve
@@ -148,6 +149,9 @@ def check_record(submitted: SubmittedCell, source_sha256: str) -> None:
     record = submitted.record
     check_identity(record, submitted.spec, source_sha256 if submitted.own else None)
     check_results(record)
+    chose = record.status == "ok" and submitted.spec.role == "attack" and CHOSEN in record.payload
+    if chose and (wrong := wrong_choice(submitted.spec, record.payload)):
+        raise InconsistentError(f"its attack did not choose what its record says: {wrong}")
     if submitted.published:  # its scores were taken from the record
         return
     try:

@@ -11,8 +11,9 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from thiefbench.engine_revision import engine_revision
 from thiefbench.errors import UserError
-from thiefbench.leaderboard.entry import EntryError, Listed, entry_sha256
+from thiefbench.leaderboard.entry import EntryError, Listed
 from thiefbench.leaderboard.manifest import Line, MalformedError, Sha256, strictly_parsed
 from thiefbench.regular_files import NotRegularError, read_regular
 from thiefbench.suite.store.records import write_atomically
@@ -24,6 +25,9 @@ VERIFICATION_BYTES: Final = 1 << 20
 Verdict = Literal["self-reported", "rescored", "re-executed", "rejected"]
 """In order of growing trust: only the entry was read; its raw completions give its scores; whole comparisons were run
 again with the isolated defense and agree, and it did as well at a secret seed. Rejected: a check failed."""
+
+ORDER: Final[tuple[Verdict, ...]] = ("rejected", "self-reported", "rescored", "re-executed")
+"""Verdicts, the lowest first."""
 
 Kind = Literal["own", "undefended", "placebo", "control", "oracle"]
 """A cell's kind in its comparison: one with the submitted defense, or one against which those are measured."""
@@ -174,7 +178,22 @@ def read_verification(folder: Path, entry: Listed) -> Verification | None:
         EntryError: the file is malformed.
     """
     verification = last_verification(folder, entry.manifest.slug)
-    return verification if verification and verification.entry_sha256 == entry_sha256(entry) else None
+    return verification if verification and verification.entry_sha256 == entry.sha256 else None
+
+
+def stays(earlier: Verification, entry: Listed, verdict: Verdict, deliveries: Sequence[DeliveryVerdict] = ()) -> bool:
+    """Whether an earlier verification stays, because one that ran no cell got less far on the same entry.
+
+    Args:
+        earlier: of the entry.
+        entry: that was verified again.
+        verdict: of this verification.
+        deliveries: what it found of every delivery.
+    """
+    if verdict == "rejected" or (earlier.entry_sha256, earlier.engine_revision) != (entry.sha256, engine_revision()):
+        return False
+    alike = [each.sha256 for each in deliveries] == [each.sha256 for each in earlier.deliveries]
+    return alike and ORDER.index(earlier.verdict) > ORDER.index(verdict)
 
 
 def earlier_verification(folder: Path, slug: str) -> Verification | None:

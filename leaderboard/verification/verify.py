@@ -43,7 +43,7 @@ from thiefbench.leaderboard.checking.samples import Sample
 from thiefbench.leaderboard.defense_kinds import DefenseKind, built_in, kind_of
 from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
 from thiefbench.leaderboard.deliveries import check_alike, check_made_alike, delivered
-from thiefbench.leaderboard.entry import Entry, entry_sha256, read_entry
+from thiefbench.leaderboard.entry import Entry, read_entry
 from thiefbench.leaderboard.entry_validation import cells_of, check_source
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
@@ -92,6 +92,7 @@ from thiefbench.leaderboard.verification.verdict import (
     Verification,
     earlier_verification,
     kinds_of,
+    stays,
 )
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.execution.cell_identity import RegistryFactory
@@ -538,6 +539,11 @@ def verify(
     if verdict != "rejected":
         verdict = lowest(made)
         verifier.reasons[:0] = doubts(entry, made, verifier.found)
+    if earlier is not None and not verifier.ran:
+        unchanged = not verifier.found and made == earlier.deliveries and verdict == earlier.verdict
+        if unchanged or stays(earlier, entry, verdict, made):
+            about = dict.fromkeys([*doubts(entry, made, verifier.found), *earlier.reasons])
+            return earlier.model_copy(update={"reasons": tuple(about)})
     of_each = zip(entry.manifest.deliveries, made, strict=True)
     if earlier is not None and {each for of, each in of_each if of not in verifier.found} & {*earlier.deliveries}:
         verifier.flags |= set(earlier.flags)
@@ -545,7 +551,7 @@ def verify(
     here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)
     return Verification(
         slug=entry.manifest.slug,
-        entry_sha256=entry_sha256(entry),
+        entry_sha256=entry.sha256,
         verdict=verdict,
         deliveries=made,
         reasons=tuple(verifier.reasons),

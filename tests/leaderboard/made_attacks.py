@@ -14,7 +14,7 @@ from thiefbench.leaderboard.attacking.cells import wanted
 from thiefbench.leaderboard.attacking.entry import AttackEntry, write_attack_entry
 from thiefbench.leaderboard.attacking.manifest import AttackManifest, Granted, Target
 from thiefbench.leaderboard.attacking.scores import AttackScores, Example, attack_cell
-from thiefbench.leaderboard.entry import Entry, entry_sha256
+from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.made_with import COST
 from thiefbench.leaderboard.manifest import Packed, SuiteName
 from thiefbench.suite.suite_yaml import load_suite
@@ -53,7 +53,7 @@ def attack(
     """
     of = load_suite(suite)
     targets = tuple(
-        Target(slug=each.manifest.slug, defense=each.manifest.defense, entry_sha256=entry_sha256(each),
+        Target(slug=each.manifest.slug, defense=each.manifest.defense, entry_sha256=each.sha256,
                source_sha256=each.manifest.source_sha256)
         for each in against
     )  # fmt: skip

@@ -14,7 +14,7 @@ from tests.bench import handmade
 from tests.bench.handmade import Numbers
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.cell_scores import CURVES, Scores, trimmed
-from thiefbench.leaderboard.entry import Entry, entry_sha256, write_entry
+from thiefbench.leaderboard.entry import Entry, write_entry
 from thiefbench.leaderboard.manifest import GROWN_SCHEMA, Delivery, Manifest, Numerics, Packed, SuiteName
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, write_verification
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -126,7 +126,7 @@ def grown(folder: Path, slug: str = "mine", suite: str = "standard-v2", **change
 def verified(folder: Path, of: Entry, verdict: Verdict = "re-executed", **changes: Any) -> Verification:
     """Write a verification of an entry into a folder of them."""
     fields: dict[str, Any] = {
-        "slug": of.manifest.slug, "entry_sha256": entry_sha256(of), "verdict": verdict, "verified": date(2026, 11, 21),
+        "slug": of.manifest.slug, "entry_sha256": of.sha256, "verdict": verdict, "verified": date(2026, 11, 21),
         "engine_revision": 1,
     }  # fmt: skip
     made = Verification(**fields | changes)

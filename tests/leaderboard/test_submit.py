@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from tests.bench import tiny
 from thiefbench import registry
 from thiefbench.cli import app
+from thiefbench.errors import UserError
 from thiefbench.leaderboard import entry as entry_module
 from thiefbench.leaderboard import rows, submit
 from thiefbench.leaderboard.archive import unpack
@@ -32,7 +33,7 @@ from thiefbench.leaderboard.names import OWN
 from thiefbench.leaderboard.submit import Submission, credits_of, prepare, released
 from thiefbench.registry import SpecStringError
 from thiefbench.suite.scenario import Evaluation, Suite
-from thiefbench.suite.store.records import Record, Store
+from thiefbench.suite.store.records import Record, Store, file_sha256
 from thiefbench.suite.suite_yaml import load_suite
 
 NUMERICS = Numerics(device="cpu", dtype="float32", threads=1)
@@ -383,6 +384,7 @@ def test_anchors_are_refused(tmp_path: Path, spec: str) -> None:
             "no defense can be ranked on smoke: it has no placebo to beat and no cells without an attack",
         ),
         ({"--own-shared": "two\nlines"}, "--own-shared gives the reason in one line of at most 300 characters"),
+        ({"--own-shared": " "}, "--own-shared gives the reason in one line of at most 300 characters"),
         ({"--own-shared": "x" * 301}, "--own-shared gives the reason in one line of at most 300 characters"),
         ({"--suite": "mine.yaml"}, "mine.yaml is a file of your own; write --suite tiny"),
         ({"--suite": "standart-v1"}, "there is no suite named 'standart-v1'; did you mean standard-v1 or standard-v2"),
@@ -437,11 +439,62 @@ def test_what_only_one_machine_has_is_refused(tmp_path: Path, monkeypatch: pytes
 def test_a_folder_that_is_a_file_or_absent_is_found_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = invoke(tmp_path, f"{mine(tmp_path)}:Mine", *CREDITS, "--out", str(tmp_path / "file"), "--plan")
-    assert f"--out names a folder of entries, and {tmp_path / 'file'} is a file" in str(done.exception)
+    file = tmp_path / "file"
+    assert f"--out: no entry can be written to {file} ({file} is a file)" in str(done.exception)
     for command in (["submit", f"{mine(tmp_path)}:Mine", *CREDITS, "--suite", "tiny"], ["build", str(tmp_path)]):
         for shared in ("nowhere", str(tmp_path / "file")):
             done = CliRunner().invoke(app, ["leaderboard", *command, "--shared", shared])
             assert (done.exit_code, "'--shared'" in done.output) == (2, True), done.output
+
+
+def planned(folder: Path, *more: str) -> str:
+    """What a plan says of a command that cannot end well."""
+    done = invoke(folder, f"{mine(folder)}:Mine", *CREDITS, *more, "--plan")
+    assert isinstance(done.exception, UserError), done.output
+    return str(done.exception)
+
+
+def test_places_where_nothing_can_be_written_are_found_before_anything_runs(tmp_path: Path) -> None:
+    said = planned(tmp_path, "--out", "/proc/entries")
+    assert "--out: no entry can be written to /proc/entries (No such file" in said
+    store, entry = tmp_path / "store", tmp_path / "entries" / "my-filter"
+    assert "--out names cells in the store" in planned(tmp_path, "--out", str(store / "cells"))
+    inside = "lies in the folder of the entry"
+    assert inside in planned(tmp_path, "--store", str(entry))
+    assert inside in planned(tmp_path, "--store", str(entry / "store"))
+    assert not entry.exists(), "nothing is done before"
+
+
+@pytest.mark.parametrize("there", ["file", "folder", "link"])
+def test_nothing_but_an_archive_gives_way_to_an_archive(store: Path, tmp_path: Path, there: str) -> None:
+    path = store / "my-filter.tar"
+    if there == "folder":
+        path.mkdir()
+    elif there == "file":
+        path.write_text("a precious backup")
+    else:
+        (tmp_path / "elsewhere").write_text("cells/ of somebody")
+        path.symlink_to(tmp_path / "elsewhere")
+    said = planned(tmp_path)
+    assert f"{path}, where the entry's archive will be written, is not the archive of an entry" in said
+
+
+def test_an_earlier_archive_is_replaced(store: Path, tmp_path: Path) -> None:
+    for word in ("hail", "thief"):
+        made = made_in(tmp_path, spec=f"Mine(word={word!r})")
+        entry = submit.write(made, submit.run(made, tiny.Watcher()))
+        assert entry.manifest.archive.sha256 == file_sha256(store / "my-filter.tar")
+
+
+def test_a_folder_without_published_cells_is_not_taken_for_one_with_none(store: Path, tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    (board / "other-v1").mkdir(parents=True)
+    assert f"--shared {board} holds no suite's published cells" in planned(tmp_path, "--shared", str(board))
+    (board / "other-v1" / "cells").mkdir()
+    said = planned(tmp_path, "--shared", str(board / "other-v1"))
+    assert said.endswith(f"holds no suite's published cells; write --shared {board}")
+    done = invoke(tmp_path, f"{mine(tmp_path)}:Mine", *CREDITS, "--shared", str(board), "--plan")
+    assert f"no shared cell of tiny-v1 is published in {board}" in done.output.replace("\n", " ")
 
 
 def test_an_entry_on_another_suite_or_of_another_defense_is_not_replaced(store: Path, tmp_path: Path) -> None:

@@ -316,6 +316,31 @@ def test_outcomes_that_do_not_follow_from_the_completions_are_rejected(hums: Att
     assert "its outcome does not follow" in found.reasons[0]
 
 
+def test_an_attack_s_entry_says_how_its_cells_were_made(hums: Attacked, tmp_path: Path) -> None:
+    def change(manifest: dict[str, Any], scores: dict[str, Any]) -> None:
+        manifest["machine"]["processor"] = "another"
+
+    found = verified(forged(hums, tmp_path, change))
+    assert found.verdict == "rejected"
+    assert "it does not say how its cells were made: of processor it says another" in found.reasons[0]
+
+
+def test_without_its_archive_an_attack_keeps_its_verdict(hums: Attacked, tmp_path: Path) -> None:
+    before = verified(hums)
+    assert before.verdict == "rescored"
+    write_verification(tmp_path, before)
+    unread = Attacked(hums.entry, None, hums.store)  # type: ignore[arg-type]  # as where none is given
+    assert verified(unread, earlier=tmp_path) == before
+    assert verified(unread).verdict == "self-reported"
+
+    def change(manifest: dict[str, Any], scores: dict[str, Any]) -> None:
+        manifest["about"] = "something else"
+
+    other = forged(hums, tmp_path / "other", change)
+    unread = Attacked(other.entry, None, hums.store)  # type: ignore[arg-type]
+    assert verified(unread, earlier=tmp_path).verdict == "self-reported", "that was of another content"
+
+
 def test_a_defense_that_changed_since_is_noticed(hums: Attacked, tmp_path: Path) -> None:
     def change(manifest: dict[str, Any], scores: dict[str, Any]) -> None:
         manifest["targets"][0]["entry_sha256"] = "0" * 64

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.archive import WrongArchiveError
 from thiefbench.leaderboard.cell_scores import CellScores, Scores, trimmed
 from thiefbench.leaderboard.checking.findings import Finding
-from thiefbench.leaderboard.entry import write_entry
+from thiefbench.leaderboard.entry import read_entry, write_entry
 from thiefbench.leaderboard.isolation.limits import CAPS
 from thiefbench.leaderboard.manifest import Manifest
 from thiefbench.leaderboard.verification import reexecution
@@ -686,6 +687,87 @@ def test_a_damaged_verification_is_not_the_entry_s_fault(honest: Made, tmp_path:
     assert "the last verification cannot be read, so mend it or remove it" in str(done.exception)
 
 
+def test_a_verification_that_runs_nothing_lowers_no_verdict_of_the_same_entry(honest: Made, tmp_path: Path) -> None:
+    found = verified(honest)
+    deliveries = tuple(each.model_copy(update={"verdict": "re-executed"}) for each in found.deliveries)
+    rerun = found.model_copy(
+        update={"verdict": "re-executed", "deliveries": deliveries, "key": "0" * 64, "reasons": ()}
+    )
+    write_verification(tmp_path, rerun)
+    assert verified(honest, earlier=tmp_path) == rerun, "rescored again"
+    assert verified(honest, earlier=tmp_path, archive=None) == rerun, "only read again"
+    engine = rerun.model_copy(update={"engine_revision": "0" * 16})
+    write_verification(tmp_path, engine)
+    assert verified(honest, earlier=tmp_path).verdict == "rescored", "with another engine's results it was compared"
+    write_verification(tmp_path, rerun)
+    lie = forged(honest, tmp_path / "1", HONEST_EVAL, undefended)
+    assert verified(lie, earlier=tmp_path).verdict == "rejected"
+
+
+def test_the_verdict_is_of_the_entry_that_was_read(honest: Made, tmp_path: Path) -> None:
+    """A pull request may change while its entry is verified."""
+    seen, folder = tmp_path / "seen", tmp_path / "mine"
+    shutil.copytree(honest.folder, folder)
+    other = _resaid(honest, tmp_path / "other", name="Another")
+
+    def tell(finding: Finding) -> None:
+        if finding.question.startswith("completions are consistent"):
+            shutil.rmtree(folder)
+            shutil.copytree(other.folder, folder)
+
+    options = VerifyOptions(archive=honest.archive, reruns=0, fresh=0, secret=SECRET)
+    found = verify(folder, options, tell, lambda what: lambda done, total: None, lambda suite: [])
+    assert (found.verdict, found.entry_sha256) == ("rescored", honest.entry.sha256)
+    write_verification(seen, found)
+    assert read_verification(seen, honest.entry) == found
+    assert read_verification(seen, read_entry(folder)) is None, "nobody has verified what lies there now"
+
+
+def test_the_command_says_that_the_entry_has_changed(
+    honest: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = verified(honest).model_copy(update={"entry_sha256": "0" * 64})
+    monkeypatch.setattr("thiefbench.leaderboard.verification.verify.verify", lambda *of: done)
+    said = CliRunner().invoke(app, ["leaderboard", "verify", str(honest.folder)]).output
+    assert "has changed since it was read" in said.replace("\n", " ")
+
+
+def test_submitted_cells_do_not_count_as_run_again(honest: Made, tmp_path: Path) -> None:
+    copied(honest, tmp_path / "store")
+    words = ["leaderboard", "verify", str(honest.folder), "--archive", str(honest.archive)]
+    done = CliRunner().invoke(app, [*words, "--store", str(tmp_path / "store")])
+    assert type(done.exception) is UserError
+    assert "holds cells that no verification has run, such as those that were submitted" in str(done.exception)
+    own = tmp_path / "own"
+    done = CliRunner().invoke(app, [*words, "--reruns", "0", "--fresh", "0", "--store", str(own)])
+    assert done.exit_code == 0, done.output
+    copied(honest, own / "elsewhere")
+    shutil.move(own / "elsewhere" / "cells", own / "cells")
+    done = CliRunner().invoke(app, [*words, "--reruns", "0", "--fresh", "0", "--store", str(own)])
+    assert done.exit_code == 0, "a store that verifications have begun is theirs"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"versions": {"thiefbench": "0.1.0, reviewed"}}, "of thiefbench it says 0.1.0, reviewed, and its records"),
+        ({"versions": {"numpy": None}}, "of numpy it says nothing, and its records"),
+        ({"versions": {"jax": "1"}}, "of jax it says 1, and its records nothing"),
+        ({"machine": {"processor_model": "another"}}, "of processor_model it says another, and its records"),
+        ({"machine": {"git_commit": None}}, "of git_commit it says None, and its records"),
+        ({"machine": {"reviewed": True}}, "of reviewed it says True, and its records None"),
+        ({"submitted": date(1999, 1, 1)}, "of date it says 1999-01-01, and its records"),
+    ],
+)
+def test_an_entry_says_how_its_cells_were_made(honest: Made, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    told = {}
+    for name, new in change.items():
+        old = getattr(honest.entry.manifest, name)
+        together = new if isinstance(new, date) else {k: v for k, v in (old | new).items() if v is not None}
+        told[name] = together
+    assert f"it does not say how its cells were made: {said}" in rejected(_resaid(honest, tmp_path, **told))
+
+
 def test_what_cannot_be_written_is_said_before_anything_runs(honest: Made, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = CliRunner().invoke(app, ["leaderboard", "verify", str(honest.folder), "--write", str(tmp_path / "file")])
@@ -859,6 +941,8 @@ def test_the_command_rejects_with_exit_code_1(honest: Made, tmp_path: Path) -> N
     ("words", "said"),
     [
         (["nowhere"], "there is no entry nowhere"),
+        (["PRIVATE"], "is a file; name the folder of an entry"),
+        (["ENTRY", "--shared", "EMPTY"], "holds no suite's published cells"),
         (["ENTRY", "--archive", "nowhere.tar"], "there is no archive nowhere.tar"),
         (["ENTRY", "--private", "nowhere.yaml"], "there is no file nowhere.yaml"),
         (["ENTRY", "--private", "PRIVATE"], "seeds: Input should be a valid tuple; write seeds: [...] and attacks"),
@@ -869,7 +953,10 @@ def test_the_command_rejects_with_exit_code_1(honest: Made, tmp_path: Path) -> N
 def test_bad_usage_is_one_sentence(honest: Made, tmp_path: Path, words: list[str], said: str) -> None:
     private = tmp_path / "private.yaml"
     private.write_text(yaml.safe_dump({"seeds": 7}))
-    places = {"ENTRY": honest.folder, "ARCHIVE": honest.archive, "PRIVATE": private}
+    (tmp_path / "empty").mkdir()
+    places = {
+        "ENTRY": honest.folder, "ARCHIVE": honest.archive, "PRIVATE": private, "EMPTY": tmp_path / "empty",
+    }  # fmt: skip
     done = CliRunner().invoke(app, ["leaderboard", "verify", *(str(places.get(word, word)) for word in words)])
     assert done.exception is not None
     assert said in str(done.exception), "the command line prints it and ends with code 2"

@@ -1,0 +1,77 @@
+"""Where a submission will write its entry and its archive: what is wrong there is said before anything runs."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Final
+
+from thiefbench.leaderboard.entry import EntryError
+
+_OF_STORE: Final = ("cells", "checks", "drawn", "listed", "shared", "submissions")
+"""Folders of a store that hold its own files."""
+_BEGINS: Final = (b"cells/", b"weights/")
+"""What the first name in an archive begins with."""
+
+
+def check_folder(folder: Path, store: Path) -> None:
+    """See that an entry can be written, and that neither it nor the store takes the place of the other.
+
+    Args:
+        folder: of the entry; it need not be there.
+        store: of records.
+
+    Raises:
+        EntryError: it cannot be, or one would.
+    """
+    _check_apart(folder.resolve(), store.resolve())
+    if wrong := unwritable(folder.parent):
+        raise EntryError(f"--out: no entry can be written to {folder.parent} ({wrong})")
+
+
+def unwritable(folder: Path) -> str:
+    """Why no file can be written to a folder, which need not be there, in a clause; empty if one can."""
+    there = next(each for each in (folder, *folder.resolve().parents) if each.exists())
+    if not there.is_dir():
+        return f"{there} is a file"
+    try:
+        with TemporaryFile(dir=there):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _check_apart(folder: Path, store: Path) -> None:
+    if folder == store or folder in store.parents:
+        raise EntryError(
+            f"--store {store} lies in the folder of the entry, {folder}, which holds the entry's files alone; give "
+            "another --store or --out"
+        )
+    if store in folder.parents and (within := folder.relative_to(store)).parts[0] in _OF_STORE:
+        raise EntryError(f"--out names {within.parts[0]} in the store {store}, which holds the store's own files")
+
+
+def check_archive(archive: Path) -> None:
+    """See that an entry's archive replaces nothing but an archive.
+
+    Args:
+        archive: its path; it need not be there.
+
+    Raises:
+        EntryError: something else is there.
+    """
+    try:
+        mode = archive.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise EntryError(f"the entry's archive cannot be written to {archive}: {error.strerror}") from error
+    if stat.S_ISREG(mode):
+        with archive.open("rb") as file:
+            if file.read(max(map(len, _BEGINS))).startswith(_BEGINS):
+                return
+    raise EntryError(
+        f"{archive}, where the entry's archive will be written, is not the archive of an entry; move it away, or give "
+        "another --name or --store"
+    )
