@@ -66,9 +66,9 @@ from thiefbench.leaderboard.verification.verdict import (
 )
 from thiefbench.leaderboard.verification.verify import VerifyOptions
 from thiefbench.sources import source_files
-from thiefbench.suite.execution.cell_identity import identity
+from thiefbench.suite.execution.cell_identity import Identities, identity
 from thiefbench.suite.scenario import Suite
-from thiefbench.suite.store.records import Record, Store, file_sha256, table_rows
+from thiefbench.suite.store.records import Record, Store, file_sha256, identify, table_rows
 from thiefbench.suite.store.tables import TableError
 from thiefbench.tasks.text import one_line
 from thiefbench.trust import reads_strangers
@@ -95,6 +95,7 @@ class _Verifier(Questions):
     fresh_trials: int = 0
     inconclusive: int = 0
     ran: bool = False
+    outdated: bool = False  # its cells are not those of this version
     out_of_reach: list[str] = field(default_factory=list)  # defenses whose weights are not at hand
     again: dict[str, Record] = field(default_factory=dict)  # what cells left here, by their ids in the entry
 
@@ -120,6 +121,7 @@ class _Verifier(Questions):
             with self._question("clean text does not satisfy its outcome"):
                 if wrong := measured.too_true(entry.cells):
                     raise EntryError(wrong)
+            self.outdated = _of_other_version(entry, cells)
             if options.archive is None:
                 self.reasons = ["no archive was given, so its scores are those that its authors report"]
                 return "self-reported"
@@ -463,6 +465,13 @@ def _cells_of(entry: AttackEntry, suite: Suite) -> list[Wanted]:
     return cells
 
 
+def _of_other_version(entry: AttackEntry, cells: Sequence[Wanted]) -> bool:
+    """Whether its cells without a defense are not those of this version, as their ids say; nothing is loaded."""
+    identities = Identities(AttackFactory(entry.manifest.attack, entry.spec, entry.manifest.source_sha256))
+    pairs = zip(entry.cells, cells, strict=True)
+    return any(cell.cell_id != identify(identities.of(each.spec)) for cell, each in pairs if not each.target)
+
+
 def _check_source(entry: AttackEntry) -> None:
     submitted = files(entry.spec, "attack")
     if wrong := wrong_file(entry.source, submitted):
@@ -498,7 +507,7 @@ def verify_attack(folder: Path, options: VerifyOptions, tell: Tell, watch: Watch
     earlier = earlier_verification(options.earlier, entry.manifest.slug) if options.earlier else None
     verifier = _Verifier(entry, options, tell, watch)
     verdict = verifier.verdict()
-    if earlier is not None and not verifier.ran and stays(earlier, entry, verdict):
+    if earlier is not None and not verifier.ran and not verifier.outdated and stays(earlier, entry, verdict):
         return earlier
     numerics = entry.manifest.numerics
     here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)

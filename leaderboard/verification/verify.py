@@ -540,8 +540,10 @@ def verify(
         verdict = lowest(made)
         verifier.reasons[:0] = doubts(entry, made, verifier.found)
     if earlier is not None and not verifier.ran:
-        unchanged = not verifier.found and made == earlier.deliveries and verdict == earlier.verdict
-        if unchanged or stays(earlier, entry, verdict, made):
+        unchanged = made == earlier.deliveries and verdict == earlier.verdict and not verifier.found
+        # Without its archive, a delivery has the verdict that it keeps already.
+        whole = len(verifier.found) == len(entry.manifest.deliveries)
+        if unchanged or (whole and stays(earlier, entry, verdict, made)):
             about = dict.fromkeys([*doubts(entry, made, verifier.found), *earlier.reasons])
             return earlier.model_copy(update={"reasons": tuple(about)})
     of_each = zip(entry.manifest.deliveries, made, strict=True)

@@ -33,6 +33,7 @@ from thiefbench.leaderboard.verification import attack_verification
 from thiefbench.leaderboard.verification.attack_verification import verify_attack
 from thiefbench.leaderboard.verification.verdict import Verification, write_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions
+from thiefbench.suite.execution import cell_identity
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.records import Store, file_sha256, rows_table, table_rows
 from thiefbench.suite.suite_yaml import load_suite
@@ -332,6 +333,10 @@ def test_without_its_archive_an_attack_keeps_its_verdict(hums: Attacked, tmp_pat
     unread = Attacked(hums.entry, None, hums.store)  # type: ignore[arg-type]  # as where none is given
     assert verified(unread, earlier=tmp_path) == before
     assert verified(unread).verdict == "self-reported"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cell_identity, "weights_fingerprint", lambda model: "another")
+        assert verified(unread, earlier=tmp_path).verdict == "self-reported", "that was with another model"
 
     def change(manifest: dict[str, Any], scores: dict[str, Any]) -> None:
         manifest["about"] = "something else"
