@@ -404,7 +404,7 @@ def verify(
         raise SuiteError(f"{entry} is a file; name the folder of an entry")
     if write is not None:
         check_writable(write)
-    if store is not None and archives:
+    if store is not None:
         check_own(store)
     known = HeldOut() if private is None else read_held_out(private)
 

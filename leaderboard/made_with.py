@@ -72,7 +72,10 @@ def wrong_statement(
         name: (said_machine.get(name), facts.get(name))
         for name in sorted({*said_machine, *facts} - {*_OF_A_CELL})  # which an earlier version listed here
     }
-    said["date"] = said_date, submitted(records)
+    try:
+        said["date"] = said_date, submitted(records)
+    except (KeyError, TypeError, ValueError):  # a stranger's records may say anything
+        return "its records do not say when they were finished"
     for name, (one, other) in said.items():
         if one != other:
             return f"of {name:.60} it says {one!s:.60}, and its records {other!s:.60}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -25,14 +26,16 @@ def check_folder(folder: Path, store: Path) -> None:
     Raises:
         EntryError: it cannot be, or one would.
     """
-    _check_apart(folder.resolve(), store.resolve())
-    if wrong := unwritable(folder.parent):
+    _check_apart(Path(os.path.realpath(folder)), Path(os.path.realpath(store)))
+    if wrong := unwritable(folder.parent) or (unwritable(folder) if folder.exists() else ""):
         raise EntryError(f"--out: no entry can be written to {folder.parent} ({wrong})")
 
 
 def unwritable(folder: Path) -> str:
     """Why no file can be written to a folder, which need not be there, in a clause; empty if one can."""
-    there = next(each for each in (folder, *folder.resolve().parents) if each.exists())
+    there = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
+    if not there.exists():
+        return f"{there} is a broken link"
     if not there.is_dir():
         return f"{there} is a file"
     try:

@@ -145,10 +145,14 @@ def given(root: Path | None) -> Path:
     """
     if root is None:
         return SHARED
-    if not any((each / "cells").is_dir() for each in root.iterdir()):
-        above = f"; write --shared {root.parent}" if (root / "cells").is_dir() else ""
+    if not any(_has_cells(each) for each in root.iterdir()):
+        above = f"; write --shared {root.resolve().parent}" if _has_cells(root) else ""
         raise PublishedError(f"--shared {root} holds no suite's published cells{above}")
     return root
+
+
+def _has_cells(suite: Path) -> bool:
+    return (suite / "cells").is_dir() or any((suite / SETS).glob("*/cells"))
 
 
 def key_of(part: str, cell: Mapping[str, Any]) -> Key:

@@ -117,9 +117,9 @@ def _as_saved(tokenizer: bytes) -> bytes:
     try:
         if compact(tokenizer) != tokenizer:
             return tokenizer
+        return json.dumps(json.loads(tokenizer), ensure_ascii=False, indent=2).encode()
     except (ValueError, RecursionError):
         return tokenizer
-    return json.dumps(json.loads(tokenizer), ensure_ascii=False, indent=2).encode()
 
 
 def _snapshot(model: str) -> Path:

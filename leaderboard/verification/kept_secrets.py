@@ -50,14 +50,14 @@ def forget_secret(store: Path, sha256: str) -> None:
 def check_own(store: Path) -> None:
     """See that a store is one of verifications, which a new one becomes.
 
-    Cells that something else has run, such as the submitted ones, would be taken for cells that were run again.
+    Cells and rounds that something else has run, such as the submitted ones, would be taken for what was run again.
 
     Raises:
-        UserError: it holds such cells.
+        UserError: it holds some.
         OSError: it cannot be written to.
     """
     folder = store / _FOLDER
-    if not folder.is_dir() and any((store / "cells").glob("*")):
+    if not folder.is_dir() and any(path for name in ("cells", "shared") for path in (store / name).glob("*")):
         raise UserError(
             f"--store {store} holds cells that no verification has run, such as those that were submitted, and they "
             "would count as run again; give another directory"

@@ -149,7 +149,7 @@ def check_record(submitted: SubmittedCell, source_sha256: str) -> None:
     record = submitted.record
     check_identity(record, submitted.spec, source_sha256 if submitted.own else None)
     check_results(record)
-    chose = record.status == "ok" and submitted.spec.role == "attack" and CHOSEN in record.payload
+    chose = record.status == "ok" and CHOSEN in record.payload
     if chose and (wrong := wrong_choice(submitted.spec, record.payload)):
         raise InconsistentError(f"its attack did not choose what its record says: {wrong}")
     if submitted.published:  # its scores were taken from the record

@@ -182,7 +182,9 @@ def read_verification(folder: Path, entry: Listed) -> Verification | None:
 
 
 def stays(earlier: Verification, entry: Listed, verdict: Verdict, deliveries: Sequence[DeliveryVerdict] = ()) -> bool:
-    """Whether an earlier verification stays, because one that ran no cell got less far on the same entry.
+    """Whether an earlier verification of the same entry stays, because one that ran no cell did not look further.
+
+    It stays where it ran cells, got further, or where only the entry was read this time.
 
     Args:
         earlier: of the entry.
@@ -193,7 +195,8 @@ def stays(earlier: Verification, entry: Listed, verdict: Verdict, deliveries: Se
     if verdict == "rejected" or (earlier.entry_sha256, earlier.engine_revision) != (entry.sha256, engine_revision()):
         return False
     alike = [each.sha256 for each in deliveries] == [each.sha256 for each in earlier.deliveries]
-    return alike and ORDER.index(earlier.verdict) > ORDER.index(verdict)
+    further = ORDER.index(earlier.verdict) > ORDER.index(verdict)
+    return alike and (bool(earlier.key) or further or verdict == "self-reported")
 
 
 def earlier_verification(folder: Path, slug: str) -> Verification | None:

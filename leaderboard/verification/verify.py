@@ -543,7 +543,7 @@ def verify(
         unchanged = made == earlier.deliveries and verdict == earlier.verdict and not verifier.found
         # Without its archive, a delivery has the verdict that it keeps already.
         whole = len(verifier.found) == len(entry.manifest.deliveries)
-        if unchanged or (whole and stays(earlier, entry, verdict, made)):
+        if (unchanged or whole) and stays(earlier, entry, verdict, made):
             about = dict.fromkeys([*doubts(entry, made, verifier.found), *earlier.reasons])
             return earlier.model_copy(update={"reasons": tuple(about)})
     of_each = zip(entry.manifest.deliveries, made, strict=True)

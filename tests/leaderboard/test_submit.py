@@ -457,6 +457,10 @@ def planned(folder: Path, *more: str) -> str:
 def test_places_where_nothing_can_be_written_are_found_before_anything_runs(tmp_path: Path) -> None:
     said = planned(tmp_path, "--out", "/proc/entries")
     assert "--out: no entry can be written to /proc/entries (No such file" in said
+    (tmp_path / "dangling").symlink_to(tmp_path / "gone")
+    assert "dangling is a broken link" in planned(tmp_path, "--out", str(tmp_path / "dangling" / "entries"))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert "loop is a broken link" in planned(tmp_path, "--out", str(tmp_path / "loop"))
     store, entry = tmp_path / "store", tmp_path / "entries" / "my-filter"
     assert "--out names cells in the store" in planned(tmp_path, "--out", str(store / "cells"))
     inside = "lies in the folder of the entry"
@@ -490,7 +494,7 @@ def test_a_folder_without_published_cells_is_not_taken_for_one_with_none(store: 
     board = tmp_path / "board"
     (board / "other-v1").mkdir(parents=True)
     assert f"--shared {board} holds no suite's published cells" in planned(tmp_path, "--shared", str(board))
-    (board / "other-v1" / "cells").mkdir()
+    (board / "other-v1" / "sets" / "cpu" / "cells").mkdir(parents=True)
     said = planned(tmp_path, "--shared", str(board / "other-v1"))
     assert said.endswith(f"holds no suite's published cells; write --shared {board}")
     done = invoke(tmp_path, f"{mine(tmp_path)}:Mine", *CREDITS, "--shared", str(board), "--plan")

@@ -334,6 +334,9 @@ def test_without_its_archive_an_attack_keeps_its_verdict(hums: Attacked, tmp_pat
     assert verified(unread, earlier=tmp_path) == before
     assert verified(unread).verdict == "self-reported"
 
+    write_verification(tmp_path, before.model_copy(update={"verdict": "rejected"}))
+    assert verified(unread, earlier=tmp_path).verdict == "rejected", "reading an entry clears it of nothing"
+    write_verification(tmp_path, before)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cell_identity, "weights_fingerprint", lambda model: "another")
         assert verified(unread, earlier=tmp_path).verdict == "self-reported", "that was with another model"

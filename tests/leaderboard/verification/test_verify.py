@@ -699,7 +699,17 @@ def test_a_verification_that_runs_nothing_lowers_no_verdict_of_the_same_entry(ho
     engine = rerun.model_copy(update={"engine_revision": "0" * 16})
     write_verification(tmp_path, engine)
     assert verified(honest, earlier=tmp_path).verdict == "rescored", "with another engine's results it was compared"
+    flagged = found.model_copy(update={"flags": ("does not generalise",), "key": "0" * 64})
+    write_verification(tmp_path, flagged)
+    assert verified(honest, earlier=tmp_path) == flagged, "what was found by running cells is not cleared by reading"
+    write_verification(tmp_path, flagged.model_copy(update={"verdict": "rejected"}))
+    assert verified(honest, earlier=tmp_path).verdict == "rejected"
+    write_verification(tmp_path, found.model_copy(update={"verdict": "rejected"}))
+    assert verified(honest, earlier=tmp_path).verdict == "rescored", "unless none was run"
     write_verification(tmp_path, rerun)
+    paper = _resaid(honest, tmp_path / "2", paper="https://example.org/paper")
+    kept = verified(paper, earlier=tmp_path, archive=None)
+    assert (kept.verdict, kept.entry_sha256) == ("re-executed", paper.entry.sha256), "no hash of a delivery covers it"
     lie = forged(honest, tmp_path / "1", HONEST_EVAL, undefended)
     assert verified(lie, earlier=tmp_path).verdict == "rejected"
 
@@ -734,9 +744,13 @@ def test_the_command_says_that_the_entry_has_changed(
 
 def test_submitted_cells_do_not_count_as_run_again(honest: Made, tmp_path: Path) -> None:
     copied(honest, tmp_path / "store")
+    (tmp_path / "rounds" / "shared" / "0").mkdir(parents=True)
     words = ["leaderboard", "verify", str(honest.folder), "--archive", str(honest.archive)]
+    for asked in (words[:3], words):  # reading the entry alone does not make the store a verifier's
+        for store in ("store", "rounds"):
+            done = CliRunner().invoke(app, [*asked, "--store", str(tmp_path / store)])
+            assert type(done.exception) is UserError
     done = CliRunner().invoke(app, [*words, "--store", str(tmp_path / "store")])
-    assert type(done.exception) is UserError
     assert "holds cells that no verification has run, such as those that were submitted" in str(done.exception)
     own = tmp_path / "own"
     done = CliRunner().invoke(app, [*words, "--reruns", "0", "--fresh", "0", "--store", str(own)])
@@ -766,6 +780,17 @@ def test_an_entry_says_how_its_cells_were_made(honest: Made, tmp_path: Path, cha
         together = new if isinstance(new, date) else {k: v for k, v in (old | new).items() if v is not None}
         told[name] = together
     assert f"it does not say how its cells were made: {said}" in rejected(_resaid(honest, tmp_path, **told))
+
+
+@pytest.mark.parametrize("finished", [None, 5, "yesterday", "2026-13-45", "gone"])
+def test_records_that_do_not_say_when_they_were_finished(honest: Made, tmp_path: Path, finished: object) -> None:
+    def change(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
+        left = {name: value for name, value in record.provenance.items() if name != "finished"}
+        said = left if finished == "gone" else left | {"finished": finished}
+        return record.model_copy(update={"provenance": said}), rows
+
+    lie = forged(honest, tmp_path / "1", change, lambda cell: True)
+    assert "its records do not say when they were finished" in rejected(lie)
 
 
 def test_what_cannot_be_written_is_said_before_anything_runs(honest: Made, tmp_path: Path) -> None:
