@@ -35,6 +35,7 @@ from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackCost, attack_cell, examples
 from thiefbench.leaderboard.attacking.submit import check_target, guarded_of
 from thiefbench.leaderboard.checking.check_attack import other_outcomes
+from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import other_version, unreadable, wrong_file, wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
@@ -54,6 +55,7 @@ from thiefbench.leaderboard.verification.rescoring import (
     check_results,
 )
 from thiefbench.leaderboard.verification.verdict import (
+    EARLIER_STAYS,
     FLAGS,
     Flag,
     Kind,
@@ -508,6 +510,7 @@ def verify_attack(folder: Path, options: VerifyOptions, tell: Tell, watch: Watch
     verifier = _Verifier(entry, options, tell, watch)
     verdict = verifier.verdict()
     if earlier is not None and not verifier.ran and not verifier.outdated and stays(earlier, entry, verdict):
+        tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
         return earlier
     numerics = entry.manifest.numerics
     here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)

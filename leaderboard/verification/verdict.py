@@ -29,6 +29,9 @@ again with the isolated defense and agree, and it did as well at a secret seed. 
 ORDER: Final[tuple[Verdict, ...]] = ("rejected", "self-reported", "rescored", "re-executed")
 """Verdicts, the lowest first."""
 
+EARLIER_STAYS: Final = "an earlier verification of the same entry looked further, and stays"
+"""What a verification says that leaves an earlier one in place."""
+
 Kind = Literal["own", "undefended", "placebo", "control", "oracle"]
 """A cell's kind in its comparison: one with the submitted defense, or one against which those are measured."""
 

@@ -38,7 +38,7 @@ from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, Subject
 from thiefbench.leaderboard.checking.check_rule import QUESTIONS as RULE_QUESTIONS
 from thiefbench.leaderboard.checking.check_rule import RuleSubject
-from thiefbench.leaderboard.checking.findings import RuleBroken
+from thiefbench.leaderboard.checking.findings import Finding, RuleBroken
 from thiefbench.leaderboard.checking.samples import Sample
 from thiefbench.leaderboard.defense_kinds import DefenseKind, built_in, kind_of
 from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
@@ -85,6 +85,7 @@ from thiefbench.leaderboard.verification.rescoring import (
     submitted_cells,
 )
 from thiefbench.leaderboard.verification.verdict import (
+    EARLIER_STAYS,
     FLAGS,
     Flag,
     Rerun,
@@ -544,6 +545,7 @@ def verify(
         # Without its archive, a delivery has the verdict that it keeps already.
         whole = len(verifier.found) == len(entry.manifest.deliveries)
         if (unchanged or whole) and stays(earlier, entry, verdict, made):
+            tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
             about = dict.fromkeys([*doubts(entry, made, verifier.found), *earlier.reasons])
             return earlier.model_copy(update={"reasons": tuple(about)})
     of_each = zip(entry.manifest.deliveries, made, strict=True)

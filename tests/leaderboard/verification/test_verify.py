@@ -694,7 +694,9 @@ def test_a_verification_that_runs_nothing_lowers_no_verdict_of_the_same_entry(ho
         update={"verdict": "re-executed", "deliveries": deliveries, "key": "0" * 64, "reasons": ()}
     )
     write_verification(tmp_path, rerun)
-    assert verified(honest, earlier=tmp_path) == rerun, "rescored again"
+    told: list[Finding] = []
+    assert verified(honest, told, earlier=tmp_path) == rerun, "rescored again"
+    assert told[-1].question == "an earlier verification of the same entry looked further, and stays"
     assert verified(honest, earlier=tmp_path, archive=None) == rerun, "only read again"
     engine = rerun.model_copy(update={"engine_revision": "0" * 16})
     write_verification(tmp_path, engine)
