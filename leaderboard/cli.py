@@ -507,7 +507,8 @@ def diff(
     from thiefbench.suite.report.compare import comparison_as_data, write_comparison
     from thiefbench.suite.report.terminal import print_comparison
 
-    found = difference(*(read_entry(folder, given(shared)) for folder in (one, other)))
+    board_cells = given(shared)
+    found = difference(read_entry(one, board_cells), read_entry(other, board_cells))
     if as_json:
         print_json(comparison_as_data(found.comparison) | {"reasons": list(found.reasons)})
     else:

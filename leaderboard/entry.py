@@ -92,11 +92,6 @@ class Entry:
         return [cell for cell in self.cells if cell.cell_id not in self.published]
 
     @property
-    def manifest_path(self) -> Path:
-        """The file that names the hashes of all others."""
-        return self.folder / MANIFEST
-
-    @property
     def spec(self) -> str:
         """The defense's spec string with the path of its file on this machine; its code may be a stranger's.
 

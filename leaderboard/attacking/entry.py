@@ -65,11 +65,6 @@ class AttackEntry:
         return self.cells
 
     @property
-    def manifest_path(self) -> Path:
-        """The file that names the hashes of all others."""
-        return self.folder / ATTACK_MANIFEST
-
-    @property
     def spec(self) -> str:
         """The attack's spec string with the path of its file on this machine; its code may be a stranger's."""
         return relocated(self.manifest.attack, lambda file: str(self.folder.resolve() / file), "attack")

@@ -22,7 +22,7 @@ def kept_secret(store: Path, entry: Path) -> bytes:
     """The secret of the verification of an entry that was begun with a store; a new one, which is kept there.
 
     Args:
-        store: keeps the cells that the verification runs.
+        store: keeps the cells that the verification runs; `check_own` has taken it.
         entry: its folder. An entry that has changed since is another one.
 
     Raises:
@@ -37,7 +37,6 @@ def kept_secret(store: Path, entry: Path) -> bytes:
         secret = b""
     if len(secret) != SECRET_BYTES:
         secret = new_secret()
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(path, secret.hex().encode("ascii"))
     return secret
 

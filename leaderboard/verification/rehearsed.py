@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Final, NamedTuple
 
 from thiefbench import registry
 from thiefbench.attacks.auto import Auto
 from thiefbench.attacks.base import Attack
 from thiefbench.engine.rehearsal import Rounds, SwarmRehearsal
+from thiefbench.engine.spec import SwarmSpec
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import CHOSEN
 
@@ -41,7 +43,7 @@ def wrong_choice(spec: CellSpec, payload: Mapping[str, str]) -> str:
     member, said = payload.get(CHOSEN, ""), payload.get("rehearsal", "")
     found = [_MEMBER.fullmatch(each) for each in said.split(", ")]
     tried = {each[1]: _Tried(float(each[2]), float(each[3])) for each in found if each}
-    if len(tried) < len(found) or list(tried) != _possible(attack, spec):
+    if len(tried) < len(found) or tuple(tried) != _possible(spec.attack, spec.task, spec.swarm):
         return "its rehearsal is not that of its members, each with an outcome and what it taught"
     if member not in tried:
         return f"its rehearsal did not try {member!r:.60}"
@@ -53,11 +55,16 @@ def wrong_choice(spec: CellSpec, payload: Mapping[str, str]) -> str:
     return ""
 
 
-def _possible(attack: Auto, spec: CellSpec) -> list[str]:
-    """The members that a rehearsal of the cell's swarm tries, in order (as in `Auto.prepared`)."""
-    left_out = "naive" if spec.swarm.topology == "vertical" else "gibberish"
-    rehearsal = SwarmRehearsal(spec.swarm, registry.make("task", spec.task), _plays_nothing)
-    return [name for name, each in attack.members().items() if name != left_out and rehearsal.possible(each)]
+@cache
+def _possible(attack: str, task: str, swarm: SwarmSpec) -> tuple[str, ...]:
+    """The members of `auto` that a rehearsal tries in a swarm, in order (as in `Auto.prepared`).
+
+    All cells of an attack have the same ones, whatever their seeds, and drawing every member takes seconds.
+    """
+    left_out = "naive" if swarm.topology == "vertical" else "gibberish"
+    rehearsal = SwarmRehearsal(swarm, registry.make("task", task), _plays_nothing)
+    members = registry.make("attack", attack).members()
+    return tuple(name for name, each in members.items() if name != left_out and rehearsal.possible(each))
 
 
 def _plays_nothing(attack: Attack) -> Rounds:

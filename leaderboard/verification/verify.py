@@ -541,10 +541,10 @@ def verify(
         verdict = lowest(made)
         verifier.reasons[:0] = doubts(entry, made, verifier.found)
     if earlier is not None and not verifier.ran:
-        unchanged = made == earlier.deliveries and verdict == earlier.verdict and not verifier.found
         # Without its archive, a delivery has the verdict that it keeps already.
+        kept = not verifier.found and made == earlier.deliveries
         whole = len(verifier.found) == len(entry.manifest.deliveries)
-        if (unchanged or whole) and stays(earlier, entry, verdict, made):
+        if (kept or whole) and stays(earlier, entry, verdict, made):
             tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
             about = dict.fromkeys([*doubts(entry, made, verifier.found), *earlier.reasons])
             return earlier.model_copy(update={"reasons": tuple(about)})

@@ -144,9 +144,9 @@ def test_a_plan_counts_what_is_missing(hums: Attacked, listed: Made) -> None:
 
 
 def test_the_same_command_gives_the_same_bytes(listed: Made, hums: Attacked) -> None:
-    before = hums.entry.manifest_path.read_bytes(), file_sha256(hums.archive)
+    before = (hums.folder / "attack.json").read_bytes(), file_sha256(hums.archive)
     again = attacked(listed, "Hums")
-    assert (again.entry.manifest_path.read_bytes(), file_sha256(again.archive)) == before
+    assert ((again.folder / "attack.json").read_bytes(), file_sha256(again.archive)) == before
 
 
 def test_a_defense_that_stops_nothing_prevents_nothing(hums: Attacked) -> None:
