@@ -55,6 +55,7 @@ from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Verdict
 from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.ranking import Placement, RankingRow, placed, too_few
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable, tied
+from thiefbench.suite.report.suite_files import LEARNS_LESS, write_lost
 from thiefbench.suite.report.tables import short_names
 from thiefbench.suite.scenario import Suite
 
@@ -285,6 +286,8 @@ def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:
     pairs = beaten_by_naive(numbers.fields, naive_forms(judged.suite))
     if cases := ", ".join(f"from {names[naive]} than from {names[adaptive]}" for adaptive, naive in pairs):
         shown.append(RedFlag(NAIVE, f"it prevents less harm {cases}: an attacker does better without adapting"))
+    if lost := write_lost(numbers, names):
+        shown.append(RedFlag(LEARNS_LESS, lost))
     return tuple(shown)
 
 

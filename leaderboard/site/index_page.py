@@ -13,7 +13,7 @@ from thiefbench.leaderboard.site.attack_page import shown_result
 from thiefbench.leaderboard.site.attacks import ATTACK_FLAGS, JudgedAttack
 from thiefbench.leaderboard.site.board import MEANS, NAIVE, BoardRow, SuiteBoard, trust_order
 from thiefbench.suite.report.drawing import embed
-from thiefbench.suite.report.suite_files import shown_table, write_rank
+from thiefbench.suite.report.suite_files import LEARNS_LESS, shown_table, write_rank
 from thiefbench.suite.report.tables import show_summary
 from thiefbench.suite.report.tradeoff import draw_tradeoff
 from thiefbench.suite.report.unseen_notice import unseen_note
@@ -32,6 +32,10 @@ _FIXED = (
 FLAGS = (
     *MEANS.items(),
     (NAIVE, "it prevents less harm from an attack than from the same attack adapted to it"),
+    (
+        LEARNS_LESS,
+        "under an attack its models keep less of the clean gain than undefended ones, by more than the margin",
+    ),
     *ATTACK_FLAGS,
 )
 

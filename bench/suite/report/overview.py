@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from thiefbench.suite.analysis.comparison import Comparison, Line
+from thiefbench.suite.analysis.lost_learning import LostLearning, lost_learning
 from thiefbench.suite.analysis.ranking import (
     NOT_RUN,
     AttackOutcome,
@@ -67,6 +68,7 @@ class SuiteRow:
         drift: the largest of its cells under attack; None where it was not measured.
         cost: under the attack where it slows rounds down most; None where no cell was timed beside its undefended one.
         fields: against every attack, by the comparison's title.
+        lost: under which attacks its models learn less than undefended ones.
         untrained: the start model, by construction.
     """
 
@@ -78,6 +80,7 @@ class SuiteRow:
     drift: HighestRate | None
     cost: Cost | None
     fields: Mapping[str, Field]
+    lost: tuple[LostLearning, ...]
     untrained: bool
 
     @property
@@ -180,6 +183,7 @@ def suite_row(
         drift=_drift(row.defense, comparisons),
         cost=min(timed, key=lambda each: (-each.ratio.mean if each.ratio else 0.0, each.comparison), default=None),
         fields={c.title: _field(c, lines.get(c.title), row.attacked.get(c.title, {}), seeds) for c in comparisons},
+        lost=tuple(lost_learning(comparisons, row.defense)),
         untrained=any(line.how == "unmoved" for line in lines.values()),
     )
 

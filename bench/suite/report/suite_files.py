@@ -27,6 +27,9 @@ from thiefbench.suite.report.timings import Cost
 from thiefbench.tasks.text import printable
 from thiefbench.wording import counted
 
+LEARNS_LESS = "learns less than undefended"
+"""What a row is marked with whose models learn less under an attack than undefended ones."""
+
 Numbers = tuple[float | None, float | None, float | None]
 
 
@@ -73,7 +76,25 @@ def _shown_row(row: SuiteRow, table: SuiteTable, names: Mapping[str, str]) -> di
         "cost": row.cost and shown_cost(row.cost),
         "fields": [_shown_field(row.fields[c.title], c.title in table.doubts) for c in table.comparisons],
         "footnotes": [*([row.reason] if row.reason else []), *row.problems],
+        "lost": f"{LEARNS_LESS}: {lost}" if (lost := write_lost(row, names)) else "",
     }
+
+
+def write_lost(row: SuiteRow, names: Mapping[str, str]) -> str:
+    """Under which attacks a row's models learn less than undefended ones, in one clause; empty where under none.
+
+    Args:
+        row: of the table.
+        names: of the attacks, by the comparison's title; one attack alone is not named.
+    """
+    if not row.lost:
+        return ""
+    most = min(row.lost, key=lambda each: each.defended.mean - each.undefended.mean)
+    kept, undefended = (write_value(each.mean, "ratio") for each in (most.defended, most.undefended))
+    under = f"under {names[most.title]} " if len(names) > 1 else ""
+    others = ", ".join(names[each.title] for each in row.lost if each is not most)
+    more = f"; likewise under {others}" if others else ""
+    return f"{under}its models keep {kept} of the clean gain, and undefended ones {undefended}{more}"
 
 
 def _shown_rate(rate: HighestRate, names: Mapping[str, str]) -> Shown:

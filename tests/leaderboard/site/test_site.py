@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from tests.bench.handmade import Numbers
 from tests.leaderboard import made_entries, tiny_entries
-from tests.leaderboard.made_entries import entry, prevents, shared, verified
+from tests.leaderboard.made_entries import Says, entry, prevents, shared, verified
 from tests.leaderboard.scores_files import put_scores
 from thiefbench.cli import app
 from thiefbench.leaderboard.entry import EntryError
@@ -32,6 +32,7 @@ from thiefbench.leaderboard.site.judging import naive_forms, titles
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.verification.verdict import Rerun
 from thiefbench.suite.analysis.ranking import NO_ORACLE
+from thiefbench.suite.report.suite_files import LEARNS_LESS
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.suite_yaml import load_suite
 
@@ -231,6 +232,31 @@ class TestOwnCells:
         assert [flag.name for flag in flags] == ["does not generalise", NAIVE]
         cases = "from text than from adaptive text, from varied equations than from varied adaptive equations"
         assert cases in flags[1].meaning
+
+    def test_models_that_learn_less_than_undefended_ones_are_a_flag(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+
+        def kept(share: float) -> Says:
+            """It prevents nearly all harm, and under `adaptive` its models keep this share of the clean gain."""
+
+            def said(cell: CellSpec) -> Numbers:
+                costly = cell.role == "attack" and cell.attack.startswith("adaptive")
+                return prevents(0.95, share if costly else 1.0)(cell)
+
+            return said
+
+        verified(seen, entry(entries, "stops-learning", kept(0.2), STANDARD))
+        verified(seen, entry(entries, "costs-a-little", kept(0.95), STANDARD))
+        found = board(entries, seen)
+        (flag,) = row(found, "stops-learning").flags
+        assert flag.name == LEARNS_LESS
+        assert flag.meaning.startswith(
+            "under adaptive text its models keep 0.20 of the clean gain, and undefended ones 1"
+        )
+        assert row(found, "costs-a-little").flags == ()
+        shown = {each["name"]: each for each in shown_suite(found.suites[0], 1)["rows"]}
+        notes = shown["Stops-Learning"]["footnotes"]
+        assert [each for each in notes if LEARNS_LESS in each] == [f"{flag.name}: {flag.meaning}"], "said once"
 
     def test_an_adaptive_attack_that_does_more_is_no_flag(self, made: tuple[Path, Path]) -> None:
         entries, seen = made

@@ -1,0 +1,57 @@
+"""Learning that a defense costs under attack: models that learn less behind it than undefended models do.
+
+Harm prevented looks at the payload alone. A defense that keeps models from learning keeps them from the payload too,
+and its harm prevented then says little. Utility without an attack need not show it: a defense may reject honest work
+only where others attack, or learning may break down only where the work that is left is poisoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thiefbench.suite.analysis.comparison import Comparison, Line, values_over
+from thiefbench.suite.analysis.statistics import Summary, paired, summarize
+
+
+@dataclass(frozen=True)
+class LostLearning:
+    """A defense under an attack that costs more learning than the attack does by itself.
+
+    Attributes:
+        title: of the attack's comparison.
+        defended, undefended: utility over common seeds, behind the defense and without it.
+    """
+
+    title: str
+    defended: Summary
+    undefended: Summary
+
+
+def lost_learning(comparisons: Sequence[Comparison], defense: str) -> list[LostLearning]:
+    """Under which attacks a defense's models keep less of the clean gain than undefended models do.
+
+    With u_s the utility (`comparison`) at seed s of the trained cell behind the defense and v_s that of the undefended
+    cell, learning is lost where the upper limit of the paired difference u - v over seeds lies below -m, with m the
+    margin of the suite's `RankingRules`: the 95 % Student-t limit from `FEW_SEEDS` seeds on, with fewer the largest
+    u_s - v_s.
+
+    Args:
+        comparisons: of every attack.
+        defense: its spec string.
+
+    Returns:
+        In the order of the attacks; without those where no seed has both utilities.
+    """
+    found = []
+    for each in comparisons:
+        own, other = (_utilities(each.line(name)) for name in (defense, "none"))
+        seeds = own.keys() & other.keys()
+        if seeds and paired(own, other).high < -each.rules.margin:
+            kept = [summarize({seed: values[seed] for seed in seeds}) for values in (own, other)]
+            found.append(LostLearning(each.title, *kept))
+    return found
+
+
+def _utilities(line: Line | None) -> dict[int, float]:
+    return values_over({result.seed: result for result in line.results}, "utility") if line else {}
