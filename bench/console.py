@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -268,11 +270,17 @@ def fail(message: str) -> None:
 
 @contextmanager
 def stoppable(kept: bool = True) -> Iterator[None]:
-    """Within this context, Ctrl-C ends the command without a traceback and prints the command to continue.
+    """Within this context, Ctrl-C and SIGTERM end the command without a traceback and print the command to continue.
 
     Args:
         kept: whether finished work is kept; where it is not, the message says what keeps it.
     """
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, interrupt) if in_main else None
     try:
         yield
     except KeyboardInterrupt:
@@ -280,6 +288,9 @@ def stoppable(kept: bool = True) -> Iterator[None]:
         keeps = "all finished work is kept. To continue:" if kept else "nothing is kept without --store DIR. Again:"
         err.print(f"Stopped; {keeps} {escaped(command)}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def numerics(device: str, dtype: str, threads: int | None, workers: int = 1) -> tuple[str, Dtype, int]:

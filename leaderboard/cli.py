@@ -200,7 +200,7 @@ def attack(
         own = attacking.prepare_attack(
             entry, attack, credits, store, directory, target_archive=archive, shared=given(shared)
         )
-        for line in attacking.estimate(own):
+        for line in (*attacking.replaced(own), *attacking.estimate(own)):
             (out if plan else err).print(escaped(line))
         if plan:
             return
@@ -387,6 +387,7 @@ def verify(
     from thiefbench.leaderboard.attacking.entry import is_attack_entry, read_attack_manifest
     from thiefbench.leaderboard.deliveries import named
     from thiefbench.leaderboard.entry import EntryError, read_manifest
+    from thiefbench.leaderboard.places import entry_around
     from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.verification.attack_verification import verify_attack
     from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
@@ -402,6 +403,11 @@ def verify(
             raise SuiteError(f"there is no {what} {path}")
     if not entry.is_dir():
         raise SuiteError(f"{entry} is a file; name the folder of an entry")
+    if len(archives) > 1 and is_attack_entry(entry):
+        raise SuiteError("an attack's entry has one archive; name one with --archive")
+    for option, folder in (("--write", write), ("--store", store)):
+        if folder is not None and (inside := entry_around(folder)):
+            raise SuiteError(f"{option} {folder} lies in the entry {inside}, which holds the entry's files alone")
     if write is not None:
         check_writable(write)
     if store is not None:
@@ -534,7 +540,10 @@ def build(
     """Write the leaderboard as a static site: a ranked table per suite, a page per entry, and the data as files."""
     from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.site.writing import write_site
+    from thiefbench.suite.suite_yaml import SuiteError
 
+    if verified is not None and not verified.is_dir():
+        raise SuiteError(f"there is no folder {verified}; name the folder of verifications with --verified DIR")
     written = write_site(site, entries, verified or entries.parent / "verified", given(shared))
     for suite in written.suites:
         entered = sum(row.own for row in suite.rows)

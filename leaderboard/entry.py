@@ -12,8 +12,10 @@ comes from a stranger: sizes are bounded, names are checked, and unknown fields 
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -52,6 +54,10 @@ _LOOSELY, _FEW = 1.125, 64
 """How much larger the compressed scores may be than zlib makes them here: others compress a little otherwise."""
 _MOST_PATHS: Final = 10 * MOST_FILES
 """Most files and folders that are looked at: what is said to be an entry may be the root of a disk."""
+
+
+_CURRENT_FOLDER, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of Linux' renameat2."""
 
 
 class EntryError(UserError):
@@ -377,26 +383,39 @@ def check_hashes(
 def write_files(folder: Path, content: Mapping[str, bytes]) -> None:
     """Write an entry's files, by the names that its manifest lists them by; the scores are compressed.
 
-    All are written beside the folder before one of them takes the place of an earlier one, so a full disk leaves an
-    earlier version of the entry as it was. What that had besides is removed.
+    All are written beside the folder, which then takes the place of an earlier version of the entry as a whole: a full
+    disk or a stop at any moment leaves either. What the earlier one had besides is gone.
     """
     stored = {
         STORED_SCORES if name == SCORES else name: compressed(data) if name == SCORES else data
         for name, data in content.items()
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-", ignore_cleanup_errors=True) as beside:
+    real = Path(os.path.realpath(folder))
+    real.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=real.parent, prefix=f".{real.name}-", ignore_cleanup_errors=True) as beside:
+        new = Path(beside) / real.name
         for name, data in stored.items():
-            write_atomically(Path(beside) / name, data)
-        for name in stored:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (Path(beside) / name).replace(folder / name)
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir() and not path.is_symlink():
-            if not any(path.iterdir()):
-                path.rmdir()
-        elif path.relative_to(folder).as_posix() not in stored:
-            path.unlink()
+            write_atomically(new / name, data)
+        if not real.exists():
+            new.replace(real)
+        elif not _exchanged(new, real):
+            earlier = Path(beside) / "earlier"
+            real.replace(earlier)
+            try:
+                new.replace(real)
+            except BaseException:
+                earlier.replace(real)
+                raise
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Let two paths exchange what they name, at one stroke; False where the system or its file system cannot."""
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError):
+        return False
+    paths = [_CURRENT_FOLDER, os.fsencode(one), _CURRENT_FOLDER, os.fsencode(other)]
+    return int(renameat2(*paths, _EXCHANGE)) == 0
 
 
 def written(model: BaseModel) -> bytes:

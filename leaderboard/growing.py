@@ -81,7 +81,7 @@ def continued(
         ("content of the suite", manifest.suite.fingerprint, suite.fingerprint()),
         ("defense", manifest.defense, defense),
         ("source of the defense", manifest.source_sha256, source_sha256),
-        ("settings", _settings(manifest.numerics), _settings(numerics)),
+        ("settings", settings(manifest.numerics), settings(numerics)),
         ("weights", _named([each.name for each in manifest.weights]), _named(weights)),
         ("shared cells", _whose(manifest.own_shared), _whose(own_shared)),
     ):
@@ -157,7 +157,8 @@ def _version(entry: Entry) -> str:
     return f"another engine revision, or other data, models or attacks; made at commit {commit:.40}"
 
 
-def _settings(numerics: Numerics) -> str:
+def settings(numerics: Numerics) -> str:
+    """Numerical settings as the options that give them."""
     return " ".join(f"--{name} {value}" for name, value in numerics.model_dump().items())
 
 

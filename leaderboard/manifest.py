@@ -45,8 +45,11 @@ Reason = Annotated[str, Field(max_length=300, pattern=r"^([^\s\x00-\x1f\x7f][^\x
 """One line, or nothing."""
 
 
-Versions = dict[Annotated[str, Field(max_length=200)], Annotated[str, Field(max_length=1000)]]
-"""By the name of a distribution."""
+Versions = dict[
+    Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")],
+    Annotated[str, Field(max_length=1000, pattern=r"^[A-Za-z0-9.+!_-]+$")],
+]
+"""By the name of a distribution; pages show them as lines that pip reads."""
 Machine = dict[
     Annotated[str, Field(max_length=200)],
     Annotated[str, Field(max_length=2000)] | Annotated[int, Field(ge=-(1 << 50), le=1 << 50)] | bool | None,

@@ -8,7 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Final
 
+from thiefbench.leaderboard.attacking.entry import is_attack_entry
 from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.manifest import MANIFEST
 
 _OF_STORE: Final = ("cells", "checks", "drawn", "listed", "shared", "submissions")
 """Folders of a store that hold its own files."""
@@ -24,11 +26,23 @@ def check_folder(folder: Path, store: Path) -> None:
         store: of records.
 
     Raises:
-        EntryError: it cannot be, or one would.
+        EntryError: it cannot be, one would, or one lies in another entry.
     """
-    _check_apart(Path(os.path.realpath(folder)), Path(os.path.realpath(store)))
+    real, real_store = Path(os.path.realpath(folder)), Path(os.path.realpath(store))
+    _check_apart(real, real_store)
+    for option, place in (("--out", real.parent), ("--store", real_store)):
+        if inside := entry_around(place):
+            raise EntryError(f"{option} {place} lies in the entry {inside}, which holds the entry's files alone")
+    if real_store == real.parent:
+        raise EntryError(f"--store and --out are both {real_store}; the folder of entries holds entries alone")
     if wrong := unwritable(folder.parent) or (unwritable(folder) if folder.exists() else ""):
         raise EntryError(f"--out: no entry can be written to {folder.parent} ({wrong})")
+
+
+def entry_around(place: Path) -> Path | None:
+    """The folder of the entry that a path, which need not be there, lies in or is; None where it lies in none."""
+    real = Path(os.path.realpath(place))
+    return next((each for each in (real, *real.parents) if (each / MANIFEST).is_file() or is_attack_entry(each)), None)
 
 
 def unwritable(folder: Path) -> str:

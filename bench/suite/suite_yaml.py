@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from thiefbench import registry, strict_yaml
 from thiefbench.error_messages import nearest, problem
 from thiefbench.errors import UserError
+from thiefbench.limits import MOST_SEEDS
 from thiefbench.suite.scenario import STARTED_FROM, Suite
 from thiefbench.tasks.text import one_line
 
@@ -115,9 +116,16 @@ def _validated(fields: Mapping[str, Any], place: Callable[[tuple[Any, ...]], str
             raise SuiteError(f"{place(where)}: the field {named} is missing") from error
         wrong = problem(first)
         if first["type"] == "tuple_type":  # there are no tuples in YAML
-            wrong = f"must be a list, as in [{one_line(str(first['input']), 40)}]"
+            wrong = f"must be a list, as in [{_as_items(named, first['input'])}]"
         # An error of a whole mapping, such as "rounds must be at least 1", begins with the field that it is about.
         raise SuiteError(f"{place((*where, wrong.partition(' ')[0]))}: {named}: {wrong}") from error
+
+
+def _as_items(field: str, given: object) -> str:
+    """What a list in place of one value may hold; a number of seeds means as many, as in ``--seeds 3``."""
+    if field == "seeds" and isinstance(given, int) and 1 < given <= MOST_SEEDS:
+        return ", ".join(map(str, range(given))) if given <= _FEW_WRITTEN else f"0, 1, ..., {given - 1}"
+    return one_line(str(given), 40)
 
 
 def _filled_parts(data: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -168,5 +176,7 @@ def _fields_at(where: tuple[Any, ...]) -> list[str]:
 
 
 _ADAPTER = TypeAdapter(Suite)
+_FEW_WRITTEN = 5
+"""So many seeds are written out in an error message."""
 _LISTS: Mapping[str, registry.Kind] = {"attacks": "attack", "defenses": "defense", "replayed": "defense"}
 """The fields that list spec strings, with their kind."""

@@ -19,7 +19,6 @@ from thiefbench.leaderboard.attacking.entry import (
     write_attack_entry,
 )
 from thiefbench.leaderboard.attacking.manifest import (
-    ATTACK_MANIFEST,
     MOST_TARGETS,
     AttackManifest,
     Target,
@@ -31,13 +30,14 @@ from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
 from thiefbench.leaderboard.deliveries import delivered
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import check_source, wrong_import, wrong_size
+from thiefbench.leaderboard.growing import settings
 from thiefbench.leaderboard.isolation.isolated import forbidden_judge
 from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, CONTROL_ASR, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import files, foreign, relocated
 from thiefbench.leaderboard.isolation.staging import Staged, restage, stage
 from thiefbench.leaderboard.made_with import machine, submitted, versions
-from thiefbench.leaderboard.manifest import MANIFEST, SCORES, STORED_SCORES, Numerics, SuiteName
+from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Numerics, SuiteName
 from thiefbench.leaderboard.names import wrong_names
 from thiefbench.leaderboard.places import check_archive, check_folder
 from thiefbench.leaderboard.published import SHARED
@@ -254,6 +254,20 @@ def _is_finished(directory: CellDir) -> bool:
     return record is not None and record.status == "ok"
 
 
+def replaced(own: AttackSubmission) -> list[str]:
+    """Which results of an earlier version of the entry will be lost, in lines for the author."""
+    if not is_attack_entry(own.folder):
+        return []
+    kept = {each.slug for each in own.targets}
+    lost = [each.slug for each in read_attack_entry(own.folder).manifest.targets if each.slug not in kept]
+    if not lost:
+        return []
+    return [
+        f"note: {own.folder} has results of an earlier version of this attack against {', '.join(lost)}, which will "
+        "be removed"
+    ]
+
+
 def run_attack(own: AttackSubmission, watch: Watch) -> list[Record]:
     """Run the cells that the store lacks; returns the records of all.
 
@@ -288,7 +302,7 @@ def write_attack(own: AttackSubmission, records: Sequence[Record]) -> AttackEntr
         name=own.credits.name,
         authors=own.credits.authors,
         paper=own.credits.paper,
-        about=own.isolated.about if own.isolated.about.isprintable() else "",
+        about=about_of(own.isolated),
         attack=own.attack,
         threat=granted(own.isolated.threat),
         targets=own.targets,
@@ -305,11 +319,12 @@ def write_attack(own: AttackSubmission, records: Sequence[Record]) -> AttackEntr
         archive=pack(own.archive, own.store, cells, own.staged.weights),
     )
     shown = examples(cells, {record.cell_id: record for record in records}, own.store)
-    kept = {ATTACK_MANIFEST, STORED_SCORES, *own.staged.source}
-    for path in sorted(own.folder.rglob("*")) if own.folder.exists() else ():
-        if path.is_file() and path.relative_to(own.folder).as_posix() not in kept:
-            path.unlink()  # of an earlier version of the entry
     return write_attack_entry(own.folder, manifest, AttackScores(cells=tuple(cells), examples=shown), own.staged.source)
+
+
+def about_of(attack: IsolatedAttack) -> str:
+    """How an entry describes its attack: the first line of the docstring, or nothing where that is not readable."""
+    return attack.about if attack.about.isprintable() else ""
 
 
 def summary(entry: AttackEntry, suite: Suite) -> list[str]:
@@ -392,7 +407,11 @@ def check_target(entry: Entry) -> None:
 
 
 def _earlier(own: AttackSubmission) -> tuple[Target, ...]:
-    """The targets of the version of the entry that is there already; raises EntryError where it is another's."""
+    """The targets of the version of the entry that is there already.
+
+    Raises:
+        EntryError: it is another's, or of another suite, attack or settings, whose cells would be lost.
+    """
     if not own.folder.exists():
         return ()
     if not is_attack_entry(own.folder):
@@ -402,7 +421,18 @@ def _earlier(own: AttackSubmission) -> tuple[Target, ...]:
     there = read_attack_entry(own.folder).manifest
     if there.authors != own.credits.authors:
         raise EntryError(f"{own.folder} is an entry of {', '.join(there.authors)}; give yours another --name")
+    renamed = there.name != own.credits.name
+    for what, before, now in (
+        ("on", f"{there.suite.name}-v{there.suite.version}", own.suite.title),
+        ("with", settings(there.numerics), settings(own.numerics)),
+        ("of the attack", there.attack if renamed else "", own.attack if renamed else ""),
+    ):
+        if before != now:
+            raise EntryError(
+                f"{own.folder} is an entry {what} {before:.80}, and this one, {what} {now:.80}, would replace it; give "
+                "it another --name, or another folder with --out"
+            )
     same = (there.attack, there.source_sha256, there.suite.fingerprint) == (
         own.attack, own.factory.sha256, own.suite.fingerprint(),
     )  # fmt: skip
-    return there.targets if same and there.numerics == own.numerics else ()
+    return there.targets if same else ()

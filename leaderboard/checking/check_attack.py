@@ -153,7 +153,7 @@ def _draws_a_family(subject: AttackSubject) -> str:
             raise RuleBroken(f"equal generators draw {one} and {other}; draw from the generator alone")
         payloads.append(str(one))
     if payloads[0] == "{}":
-        return "`describe` names none"
+        return "its payload is fixed: `describe` names nothing that is drawn"
     if len(set(payloads)) < 2:
         raise RuleWarning(
             f"the first {len(payloads)} seeds draw the same payload, which a defense can look for; let `draw` choose "

@@ -15,7 +15,7 @@ undefended it works. What it takes counts if it also does more harm under the de
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,7 @@ BROKEN: Final = 0.1
 """The harm prevented that an attack has to take beyond the suite's worst case for the flag."""
 ACCEPTED: Final[tuple[Verdict, ...]] = ("re-executed", "rescored")
 
+REPORTED = "its author reports that the defense failed under it, and nobody has run that again"
 BROKEN_BY = "broken by"
 MASKING = "black-box beats white-box"
 ATTACK_FLAGS = (
@@ -55,7 +56,7 @@ class JudgedAttack:
         entry: the entry.
         verification: of the entry; None if there is none.
         suite: the suite whose swarms it was run in.
-        results: against every defense, part by part.
+        results: against every defense, part by part. What a defense's error says is left out where nobody ran it again.
     """
 
     entry: AttackEntry
@@ -102,13 +103,16 @@ def read_attack(folder: Path, verified: Path) -> JudgedAttack:
     """
     entry = read_attack_entry(folder)
     suite = suite_named(entry.manifest.suite, folder)
+    verification = read_verification(verified, entry)
     results = tuple(measured.results(entry, suite.ranking))
+    if verification is None or verification.verdict != "re-executed":
+        results = tuple(replace(each, problem=REPORTED, crashed="") if each.crashed else each for each in results)
     for each in results:
         if each.prevented is not None and abs(each.prevented.mean) > MOST:
             raise EntryError(f"{folder} gives a harm prevented of {each.prevented.mean:.3g}, which none can be")
     if wrong := measured.too_true(entry.cells):
         raise EntryError(f"{folder}: {wrong}")
-    return JudgedAttack(entry, read_verification(verified, entry), suite, results)
+    return JudgedAttack(entry, verification, suite, results)
 
 
 def accepted(judged: JudgedEntry, attacks: Iterable[JudgedAttack]) -> Iterator[tuple[JudgedAttack, Against]]:

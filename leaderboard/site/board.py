@@ -58,6 +58,7 @@ from thiefbench.suite.report.overview import SuiteRow, SuiteTable, tied
 from thiefbench.suite.report.suite_files import LEARNS_LESS, write_lost
 from thiefbench.suite.report.tables import short_names
 from thiefbench.suite.scenario import Suite
+from thiefbench.tasks.text import one_line
 
 CHECKED: tuple[Verdict, ...] = ("re-executed", "rescored")
 """The verdicts that give a row a place, the most trusted first."""
@@ -192,7 +193,7 @@ def each_alone(inputs: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[d
         try:
             results[name] = do(one)
         except EntryError as error:
-            broken.append((name, str(error)))
+            broken.append((name, one_line(str(error), _SENTENCE)))
         except Exception as error:  # a stranger's numbers and texts may break any code that reads them
             broken.append((name, f"{name} cannot be shown: {type(error).__name__}: {error}"[:_SENTENCE]))
     return results, broken

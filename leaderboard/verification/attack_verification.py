@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from thiefbench import provenance, registry
 from thiefbench.engine.keys import generator, secret_seed
 from thiefbench.engine_revision import engine_revision
+from thiefbench.errors import UserError
 from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking.cells import Wanted, fitting_parts, wanted
@@ -33,14 +34,15 @@ from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entr
 from thiefbench.leaderboard.attacking.manifest import granted
 from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run_attack_cell
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackCost, attack_cell, examples
-from thiefbench.leaderboard.attacking.submit import check_target, guarded_of
+from thiefbench.leaderboard.attacking.submit import about_of, check_target, guarded_of
 from thiefbench.leaderboard.checking.check_attack import other_outcomes
 from thiefbench.leaderboard.checking.findings import Finding
-from thiefbench.leaderboard.entry import EntryError, read_entry
+from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import other_version, unreadable, wrong_file, wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
 from thiefbench.leaderboard.isolation.sandbox_paths import files
 from thiefbench.leaderboard.made_with import COST, wrong_statement
+from thiefbench.leaderboard.published import PublishedError
 from thiefbench.leaderboard.rows import suite_named
 from thiefbench.leaderboard.verification.drawing import FOUND, chance_of_finding, comparisons_needed, drawn
 from thiefbench.leaderboard.verification.expectation import MARGIN, close, expected, headline, prevented
@@ -74,10 +76,16 @@ from thiefbench.suite.store.records import Record, Store, file_sha256, identify,
 from thiefbench.suite.store.tables import TableError
 from thiefbench.tasks.text import one_line
 from thiefbench.trust import reads_strangers
+from thiefbench.wording import counted
 
 MOST_ASKED_AGAIN = 1000
 """Completions of the last evaluations, of all cells of one part and seed together, whose outcome is asked again."""
 _VERSIONS = ("thiefbench", "torch", "transformers", "numpy", "python")
+
+
+class TargetError(UserError):
+    """A defense that an attack was run against cannot be read here. One sentence for the user."""
+
 
 Drawn = tuple[str, int]
 """A part and a seed: what is run again together."""
@@ -99,6 +107,7 @@ class _Verifier(Questions):
     ran: bool = False
     outdated: bool = False  # its cells are not those of this version
     out_of_reach: list[str] = field(default_factory=list)  # defenses whose weights are not at hand
+    other_errors: list[str] = field(default_factory=list)  # of defenses that failed again, and otherwise
     again: dict[str, Record] = field(default_factory=dict)  # what cells left here, by their ids in the entry
 
     def verdict(self) -> Verdict:
@@ -134,8 +143,6 @@ class _Verifier(Questions):
                 ]
                 return "self-reported"
             with self._question("the archive is the entry's"):
-                if options.further:
-                    raise EntryError("an attack's entry has one archive")
                 folder = Path(scratch) / "archive"
                 archive = unpack(options.archive, entry, folder, [each.spec for each in cells])
             with self._question("the attack can be made in isolation, with its threat model") as details:
@@ -146,7 +153,7 @@ class _Verifier(Questions):
             records = self._rescored(cells, archive, factory, guarded)
             self._judged_again(cells, records, archive, spec)
             if not options.runs:
-                self.reasons = ["no cell was run again"]
+                self.reasons = ["no cell was run again", *self._failed()]
                 return "rescored"
             self.ran = True
             store = Store(options.store or Path(scratch) / "store")
@@ -161,6 +168,13 @@ class _Verifier(Questions):
             self.reasons[:0] = [one_line(reason, 1000) for reason in lacking]
             return "rescored"
         return "re-executed"
+
+    def _failed(self) -> list[str]:
+        """What nothing was computed again of: cells in which a defense failed."""
+        if not (failed := sum(cell.status == "error" for cell in self.entry.cells)):
+            return []
+        which = counted(failed, "cell")
+        return [f"in {which} the defense failed, as the entry says, of which nothing can be computed again"]
 
     def _about_bits(self) -> list[str]:
         """What a reader should know where equal bits were not promised, and did not come out."""
@@ -178,7 +192,7 @@ class _Verifier(Questions):
     def _targets(self, folder: Path, has_archive: bool) -> dict[str, Guarded]:
         found = {}
         for target in self.entry.manifest.targets:
-            listed = read_entry(self.entry.folder.resolve().parent / target.slug, self.options.shared)
+            listed = self._listed(target.slug)
             there = listed.manifest
             check_target(listed)
             same = (there.defense, there.source_sha256, listed.sha256) == (
@@ -195,10 +209,23 @@ class _Verifier(Questions):
                 found[target.slug] = guarded_of(listed, None, folder)
         return found
 
+    def _listed(self, slug: str) -> Entry:
+        """The entry beside the attack's own of a defense that it was run against; raises TargetError."""
+        beside = self.entry.folder.resolve().parent
+        try:
+            return read_entry(beside / slug, self.options.shared)
+        except (EntryError, PublishedError) as error:
+            raise TargetError(
+                f"{self.entry.manifest.slug} was run against {slug}, whose entry in {beside} cannot be read, which "
+                f"says nothing about the attack: {one_line(str(error), 500)}"
+            ) from error
+
     def _check_attack(self, isolated: IsolatedAttack, suite: Suite) -> list[str]:
         manifest = self.entry.manifest
         if granted(isolated.threat) != manifest.threat:
             raise EntryError("the entry states another threat model than its attack has")
+        if about_of(isolated) != manifest.about:
+            raise EntryError("the entry describes its attack otherwise than the first line of the attack's docstring")
         parts, _ = fitting_parts(suite, isolated)
         if tuple(parts) != manifest.parts:
             raise EntryError(
@@ -323,9 +350,12 @@ class _Verifier(Questions):
         self.comparisons = len(again), parts * count
         self.forgery_found = chance_of_finding(parts, count, len(again), [count])
         if len(again) < min(needed, parts * count):
-            return [f"{len(again)} of its seeds were run again, and {needed} are needed, so that a forgery of one "
-                    f"part's cells would be found with a chance of {FOUND:g}"]  # fmt: skip
-        return []
+            return [
+                *self.other_errors,
+                f"{len(again)} of its seeds were run again, and {needed} are needed, so that a forgery of one part's "
+                f"cells would be found with a chance of {FOUND:g}",
+            ]
+        return self.other_errors
 
     def _again(
         self,
@@ -346,6 +376,8 @@ class _Verifier(Questions):
         self.again[cell.cell_id] = record
         if record.status != there.status:
             raise DisagreesError(f"{each.name}: run again, it ends otherwise: {record.error[:300] or 'with scores'}")
+        if record.error != there.error:
+            self.other_errors.append(f"{each.name}: run again, the defense fails otherwise: {record.error[:300]}")
         before: tuple[float, float, float] | None = None
         after: tuple[float, float, float] | None = None
         equal = True
@@ -503,6 +535,7 @@ def verify_attack(folder: Path, options: VerifyOptions, tell: Tell, watch: Watch
 
     Raises:
         EntryError: the folder cannot be read as an entry.
+        TargetError: the entry of a defense that it was run against cannot be read.
         SandboxUnavailable: this machine has no working sandbox.
     """
     entry = read_attack_entry(folder)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from io import StringIO
 
 import pytest
+import typer
 
 from thiefbench.cli import show
-from thiefbench.console import WrappingConsole, print_hanging
+from thiefbench.console import WrappingConsole, print_hanging, stoppable
 
 SENTENCE = "0 to 80 seconds, at the pace of another machine (--measure: at this machine's) " * 3
 
@@ -66,3 +69,13 @@ def test_needs_stand_below_each_other(terminal: bool, monkeypatch: pytest.Monkey
     assert all(line.startswith(" " * len("needs: ")) for line in needs[1:])
     assert len(needs) == (4 if terminal else 3)
     assert (max(map(len, needs)) <= 80) == terminal
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_names_the_command_to_continue(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(typer.Exit), stoppable():
+        os.kill(os.getpid(), number)
+        signal.pause()
+    assert "Stopped; all finished work is kept. To continue: thiefbench " in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -393,6 +393,54 @@ def test_files_are_those_that_are_listed(entry: Entry) -> None:
         read_entry(folder)
 
 
+@pytest.mark.parametrize("at_one_stroke", [True, False])
+def test_a_version_takes_the_place_of_another_as_a_whole(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch, at_one_stroke: bool
+) -> None:
+    """Also where no files of the two ever stand beside each other: the folder is another one."""
+    if not at_one_stroke:
+        monkeypatch.setattr(entries, "_exchanged", lambda one, other: False)
+    (entry.folder / "defense" / "left.py").write_text("of the earlier version")
+    before = entry.folder.stat().st_ino
+    scores = scores_of(entry.folder)
+    entries.write_files(entry.folder, {MANIFEST: b"{}", SCORES: json.dumps(scores).encode()})
+    assert sorted(path.name for path in entry.folder.rglob("*")) == [MANIFEST, STORED_SCORES]
+    assert entry.folder.stat().st_ino != before
+    assert [path.name for path in entry.folder.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_stop_between_two_renames_leaves_the_earlier_version(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "_exchanged", lambda one, other: False)
+    replace_path, number = Path.replace, 0
+
+    def stopped(path: Path, target: Path) -> Path:
+        nonlocal number
+        number += entry.folder in (path, target)
+        if number == 2:
+            number += 1
+            raise KeyboardInterrupt
+        return replace_path(path, target)
+
+    content = {path: path.read_bytes() for path in entry.folder.rglob("*") if path.is_file()}
+    monkeypatch.setattr(Path, "replace", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        entries.write_files(entry.folder, {MANIFEST: b"{}", SCORES: b"{}"})
+    assert {path: path.read_bytes() for path in entry.folder.rglob("*") if path.is_file()} == content
+
+
+def test_lines_that_pip_reads_hold_versions_alone(entry: Entry) -> None:
+    manifest = json.loads((entry.folder / MANIFEST).read_text())
+    for name, version in (
+        ("numpy", "2.4.0\n--extra-index-url https://example.org"),
+        ("-r evil.txt", "1"),
+        ("torch", ""),
+    ):
+        changed = manifest | {"versions": manifest["versions"] | {name: version}}
+        (entry.folder / MANIFEST).write_text(json.dumps(changed))
+        with pytest.raises(EntryError, match=r"entry.json: versions.*String should match pattern"):
+            read_entry(entry.folder)
+
+
 def test_sizes_are_bounded(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EntryError, match="there is no entry"):
         read_entry(entry.folder / "nowhere")

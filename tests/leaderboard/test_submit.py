@@ -466,6 +466,14 @@ def test_places_where_nothing_can_be_written_are_found_before_anything_runs(tmp_
     inside = "lies in the folder of the entry"
     assert inside in planned(tmp_path, "--store", str(entry))
     assert inside in planned(tmp_path, "--store", str(entry / "store"))
+    other = tmp_path / "entries" / "other"
+    other.mkdir(parents=True)
+    (other / "entry.json").touch()
+    before = sorted(other.rglob("*"))
+    for words in (("--store", str(other / "store")), ("--store", str(other)), ("--out", str(other))):
+        assert f"{words[0]} {words[1]} lies in the entry {other}" in planned(tmp_path, *words)
+    assert "--store and --out are both" in planned(tmp_path, "--store", str(tmp_path / "entries"))
+    assert sorted(other.rglob("*")) == before
     assert not entry.exists(), "nothing is done before"
 
 

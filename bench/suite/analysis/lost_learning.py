@@ -32,9 +32,9 @@ def lost_learning(comparisons: Sequence[Comparison], defense: str) -> list[LostL
     """Under which attacks a defense's models keep less of the clean gain than undefended models do.
 
     With u_s the utility (`comparison`) at seed s of the trained cell behind the defense and v_s that of the undefended
-    cell, learning is lost where the upper limit of the paired difference u - v over seeds lies below -m, with m the
-    margin of the suite's `RankingRules`: the 95 % Student-t limit from `FEW_SEEDS` seeds on, with fewer the largest
-    u_s - v_s.
+    cell, learning is lost where mean(u - v) < -m over the seeds that have both, with m the margin of the suite's
+    `RankingRules`. It is the mean and no limit of an interval that counts: a defense that ruins models at every other
+    seed has a wide one.
 
     Args:
         comparisons: of every attack.
@@ -47,7 +47,7 @@ def lost_learning(comparisons: Sequence[Comparison], defense: str) -> list[LostL
     for each in comparisons:
         own, other = (_utilities(each.line(name)) for name in (defense, "none"))
         seeds = own.keys() & other.keys()
-        if seeds and paired(own, other).high < -each.rules.margin:
+        if seeds and paired(own, other).mean < -each.rules.margin:
             kept = [summarize({seed: values[seed] for seed in seeds}) for values in (own, other)]
             found.append(LostLearning(each.title, *kept))
     return found

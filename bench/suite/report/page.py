@@ -81,7 +81,7 @@ def write_report(
     run = last_run(store)
     comparisons = comparisons_of_run(store, run)
     if not any(cell.record for comparison in comparisons for cell in comparison.cells):
-        raise ReportError(f"no cell of the run in {store.root} is finished; go on with the same thiefbench run command")
+        raise ReportError(f"no cell of the run in {store.root} is finished; go on with the command that began it")
     folder = store.output_folder("report")
     for stale in folder.glob("*.png"):
         stale.unlink()

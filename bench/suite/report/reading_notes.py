@@ -31,6 +31,6 @@ def honest_drift_note(controls: int) -> str:
             "which shows how much honest swarms differ."
         )
     return (
-        "In the row \u201cno attack\u201d, drift compares the swarm's own answers with each other; another honest "
-        "swarm would drift at least as much."
+        "In the row \u201cno attack\u201d, drift compares the swarm's own answers with each other; an honest swarm "
+        "trained with other random numbers is expected to drift at least as much. Other rows have this swarm's."
     )

@@ -138,6 +138,8 @@ def test_a_file_that_is_not_text(tmp_path: Path, content: bytes) -> None:
         ("rounds: 8", "rounds: -1", "suite: rounds must be at least 1, got -1"),
         ("  malicious: 1", "  malicious: 9", "swarm: malicious must lie between 0 and nodes - 1 = 3, got 9"),
         ("seeds: [0, 1]", "seeds: three", "seeds: must be a list, as in [three]"),
+        ("seeds: [0, 1]", "seeds: 3", "seeds: must be a list, as in [0, 1, 2]"),
+        ("seeds: [0, 1]", "seeds: 20", "seeds: must be a list, as in [0, 1, ..., 19]"),
         ("  every: 4", "  evry: 4", "evaluation.evry is not a field here; did you mean every? allowed: "),
     ],
 )

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.leaderboard import made_attacks, made_entries, tiny_entries
 from tests.leaderboard.scores_files import put_scores, scores_of, scores_sha256
 from tests.leaderboard.tiny_entries import Made
 from tests.variants import at_length
 from thiefbench import registry, trust
+from thiefbench.cli import app
+from thiefbench.errors import UserError
 from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking import submit as attacking
@@ -30,7 +33,7 @@ from thiefbench.leaderboard.site.board import board
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.submit import credits_of
 from thiefbench.leaderboard.verification import attack_verification
-from thiefbench.leaderboard.verification.attack_verification import verify_attack
+from thiefbench.leaderboard.verification.attack_verification import TargetError, verify_attack
 from thiefbench.leaderboard.verification.verdict import Verification, write_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions
 from thiefbench.suite.execution import cell_identity
@@ -179,7 +182,9 @@ def test_a_crash_is_an_error_of_the_defense(patched: pytest.MonkeyPatch, listed:
     assert result.prevented is None, "it is no success of the attack"
     assert "a word that it does not know" in result.crashed
     assert "an error of the defense and no success of the attack" in result.problem
-    assert verified(broken).verdict == "rescored"
+    found = verified(broken)
+    assert found.verdict == "rescored"
+    assert "in 1 cell the defense failed, as the entry says, of which nothing can be computed again" in found.reasons
 
 
 def test_an_anchor_and_an_attack_are_no_targets(hums: Attacked, listed: Made, tmp_path: Path) -> None:
@@ -200,6 +205,28 @@ def test_a_folder_without_an_entry_is_no_target(tmp_path: Path) -> None:
 def test_suites_in_which_nobody_sends_completions_are_refused(suite: str, why: str) -> None:
     attack = registry.make("attack", "text")
     assert fitting_parts(load_suite(suite), attack) == ([], f"{why}, and submitted attacks send completions")
+
+
+def test_an_entry_of_something_else_is_not_replaced(hums: Attacked, listed: Made) -> None:
+    with pytest.raises(
+        EntryError, match=r"is an entry of the attack attack/hums.py:Hums, and this one, of the attack "
+    ):
+        submitted(listed, "Samples", "Hums, at will!")  # whose folder is the same
+    own = submitted(listed, "Hums")
+    other = replace(own, numerics=own.numerics.model_copy(update={"threads": 7}))
+    with pytest.raises(EntryError, match=r"is an entry with .*--threads 1, and this one, with .*--threads 7, would"):
+        attacking._earlier(other)
+    other = replace(own, suite=replace(own.suite, name="another"))
+    with pytest.raises(EntryError, match=r"is an entry on tiny-v1, and this one, on another-v1, would replace it"):
+        attacking._earlier(other)
+    assert [each.slug for each in attacking._earlier(own)] == ["mine"], "the attack itself goes on"
+
+
+def test_results_that_a_changed_attack_loses_are_named(hums: Attacked, listed: Made) -> None:
+    own = submitted(listed, "Samples")  # under the same name
+    assert attacking.replaced(own) == []  # it is run against the same defense
+    (said,) = attacking.replaced(replace(own, targets=()))
+    assert "has results of an earlier version of this attack against mine, which will be removed" in said
 
 
 def test_what_a_file_may_not_import_is_named(tmp_path: Path) -> None:
@@ -260,7 +287,7 @@ def test_an_anchor_is_no_target_in_a_verification_either(tmp_path: Path) -> None
     assert "reject_all is a row of the benchmark itself" in found.reasons[0]
 
 
-@pytest.mark.parametrize("name", ["asr", "curve", *at_length("cost", "threat", "example")])
+@pytest.mark.parametrize("name", ["asr", "curve", *at_length("cost", "threat", "about", "example")])
 def test_an_edited_entry_is_rejected(hums: Attacked, tmp_path: Path, name: str) -> None:
     def change(manifest: dict[str, Any], scores: dict[str, Any]) -> None:
         cell = scores["cells"][-1]
@@ -272,12 +299,17 @@ def test_an_edited_entry_is_rejected(hums: Attacked, tmp_path: Path, name: str) 
             cell["cost"]["sent"] = 1
         elif name == "threat":
             manifest["threat"]["oracle"] = False
+        elif name == "about":
+            manifest["about"] = "Verified by the maintainers."
         else:
             scores["examples"][0]["text"] = "something nicer"
 
     found = verified(forged(hums, tmp_path, change))
     assert found.verdict == "rejected", name
-    words = {"asr": "scores", "curve": "curves", "cost": "cost", "threat": "threat model", "example": "completions"}
+    words = {
+        "asr": "scores", "curve": "curves", "cost": "cost", "threat": "threat model", "about": "describes its attack",
+        "example": "completions",
+    }  # fmt: skip
     assert words[name] in found.reasons[0]
 
 
@@ -356,6 +388,47 @@ def test_a_defense_that_changed_since_is_noticed(hums: Attacked, tmp_path: Path)
     found = verified(forged(hums, tmp_path, change))
     assert found.verdict == "rejected"
     assert "another version of mine than the listed one" in found.reasons[0]
+
+
+@pytest.mark.parametrize("how", ["missing", "broken"])
+def test_a_defense_that_cannot_be_read_says_nothing_of_the_attack(hums: Attacked, tmp_path: Path, how: str) -> None:
+    for each in hums.folder.parent.iterdir():
+        shutil.copytree(each, tmp_path / each.name)
+    if how == "missing":
+        shutil.rmtree(tmp_path / "mine")
+    else:
+        (tmp_path / "mine" / ".DS_Store").touch()
+    alone = Attacked(read_attack_entry(tmp_path / hums.folder.name), hums.archive, hums.store)
+    with pytest.raises(
+        TargetError, match=r"was run against mine, whose entry in .* cannot be read, which says nothing"
+    ):
+        verified(alone)
+
+
+def test_an_archive_too_many_says_nothing_of_the_attack(hums: Attacked, tmp_path: Path) -> None:
+    words = ["leaderboard", "verify", str(hums.folder), "--write", str(tmp_path)]
+    done = CliRunner().invoke(app, [*words, "--archive", str(hums.archive), "--archive", str(hums.archive)])
+    assert "an attack's entry has one archive" in str(done.exception), done.output
+    assert isinstance(done.exception, UserError), "the command line ends with code 2"
+    assert not isinstance(done.exception, EntryError), "and not with that of a rejected entry"
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_that_nobody_has_seen_again_is_not_quoted(tmp_path: Path) -> None:
+    entries, seen = tmp_path / "entries", tmp_path / "verified"
+    made_attacks.attack(entries, [made_entries.entry(entries)], crashes=True)
+    breaker = read_attack_entry(entries / "breaker")
+    for verdict, quoted in (("rescored", False), ("re-executed", True)):
+        write_verification(
+            seen,
+            Verification(slug="breaker", entry_sha256=breaker.sha256, verdict=verdict, verified=date(2026, 11, 23),
+                         engine_revision=1),
+        )  # fmt: skip
+        write_site(tmp_path / "site", entries, seen)
+        for name in ("index.html", "entries/breaker.html", "board.json"):
+            page = (tmp_path / "site" / name).read_text()
+            assert ("it gave up" in page) == quoted, name
+            assert ("its author reports that the defense failed under it" in page) != quoted, name
 
 
 def test_a_path_out_of_the_entry_is_refused(hums: Attacked, tmp_path: Path) -> None:

@@ -204,6 +204,13 @@ class TestPlaces:
         assert rows["Claims"]["rank"] == "(1=)"
         assert "cannot be told apart from good" in rows["Claims"]["footnotes"][0], "the heading names one row alone"
 
+    def test_a_folder_of_verifications_that_is_not_there_is_said(self, made: tuple[Path, Path], tmp_path: Path) -> None:
+        entry(made[0])
+        words = ["leaderboard", "build", str(tmp_path / "site"), "--entries", str(made[0]), "--verified", "verifed"]
+        done = RUNNER.invoke(app, words)
+        assert "there is no folder verifed; name the folder of verifications" in str(done.exception), done.output
+        assert not (tmp_path / "site").exists()
+
 
 class TestOwnCells:
     def test_shared_cells_of_one_entry_change_no_other_row(self, made: tuple[Path, Path]) -> None:
@@ -466,8 +473,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entry(
         root / "entries", "hostile", name=NAME, authors=("</td></table><script>alert(3)</script>", "W" * 200),
         defense=f"defense/mine.py:Mine(x='</code><script>alert(4)</script>{'A' * 500}')",
-        versions={"</dl><script>": "alert(5)"},
-        machine={"capability": "AVX2", "<blink>": "</pre><script>alert(6)</script>\u202egnp.exe"},
+        machine={
+            "capability": "AVX2", "</dl><script>": "alert(5)",
+            "<blink>": "</pre><script>alert(6)</script>\u202egnp.exe",
+        },
     )  # fmt: skip
     write_site(root / "site", root / "entries", root / "verified")
     return root / "site"

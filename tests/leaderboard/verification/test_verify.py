@@ -974,6 +974,8 @@ def test_the_command_rejects_with_exit_code_1(honest: Made, tmp_path: Path) -> N
         (["ENTRY", "--private", "nowhere.yaml"], "there is no file nowhere.yaml"),
         (["ENTRY", "--private", "PRIVATE"], "seeds: Input should be a valid tuple; write seeds: [...] and attacks"),
         (["ENTRY", "--archive", "ARCHIVE", "--device", "cuda:7"], "this machine has no device cuda:7"),
+        (["ENTRY", "--write", "ENTRY"], "lies in the entry"),
+        (["ENTRY", "--store", "INSIDE"], "which holds the entry's files alone"),
         (["ENTRY", "--key", "0" * 63], "--key takes the 64 hexadecimal digits that a verification published"),
     ],
 )
@@ -983,7 +985,10 @@ def test_bad_usage_is_one_sentence(honest: Made, tmp_path: Path, words: list[str
     (tmp_path / "empty").mkdir()
     places = {
         "ENTRY": honest.folder, "ARCHIVE": honest.archive, "PRIVATE": private, "EMPTY": tmp_path / "empty",
+        "INSIDE": honest.folder / "store",
     }  # fmt: skip
+    before = sorted(honest.folder.rglob("*"))
     done = CliRunner().invoke(app, ["leaderboard", "verify", *(str(places.get(word, word)) for word in words)])
     assert done.exception is not None
     assert said in str(done.exception), "the command line prints it and ends with code 2"
+    assert sorted(honest.folder.rglob("*")) == before

@@ -42,29 +42,25 @@ class TestLostLearning:
     @pytest.mark.parametrize(
         ("defended", "undefended", "loses"),
         [
-            # Differences of -0.15 and a spread of 0.0158 (half width 0.0196): the interval ends at -0.130.
             ([0.85, 0.87, 0.83, 0.86, 0.84], [1.0] * 5, True),
-            # The same with half width 0.196, which ends above -0.1: no seeds, no verdict.
-            ([0.85, 1.05, 0.65, 0.95, 0.75], [1.0] * 5, False),
+            ([1.0, 0.0, 1.0, 1.0, 1.0], [1.0] * 5, True),  # one seed in five that is ruined is enough
             ([0.92] * 5, [1.0] * 5, False),  # within the margin
             ([0.1] * 5, [0.1] * 5, False),  # the attack costs it, not the defense
             ([1.0] * 5, [0.1] * 5, False),  # a defense that restores learning
         ],
     )
-    def test_the_whole_interval_lies_below_the_margin(
+    def test_the_mean_over_seeds_counts(
         self, tmp_path: Path, defended: list[float], undefended: list[float], loses: bool
     ) -> None:
         found = lost(tmp_path, {("none", TEXT): undefended, ("logit", TEXT): defended})
         assert bool(found) == loses
 
-    def test_with_few_seeds_every_seed_has_to_lose(self, tmp_path: Path) -> None:
-        all_lose = {("logit", TONE): [0.5, 0.8, 0.2]}
-        assert [each.title for each in lost(tmp_path / "all", all_lose, (0, 1, 2))] == [TONE]
-        assert not lost(tmp_path / "two", {("logit", TONE): [0.5, 0.95, 0.2]}, (0, 1, 2))
+    def test_few_seeds_are_enough(self, tmp_path: Path) -> None:
+        assert [each.title for each in lost(tmp_path, {("logit", TONE): [0.5, 0.95, 0.2]}, (0, 1, 2))] == [TONE]
 
     def test_a_seed_without_a_score_is_left_out(self, tmp_path: Path) -> None:
         def says(cell: CellSpec) -> Numbers:
-            numbers = keeping({("logit", TEXT): [0.2, 0.9, 0.2]}, cell)
+            numbers = keeping({("logit", TEXT): [0.2, 1.9, 0.2]}, cell)
             failed = (cell.role, cell.defense, cell.attack, cell.seed) == ("attack", "none", TEXT, 1)
             return replace(numbers, error="out of memory") if failed else numbers
 
