@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.bench.averaging.test_averaging import suite, swarm
+from tests.variants import at_length
 from thiefbench import registry
 from thiefbench.attacks.base import AttackerView, Slot, Withheld
 from thiefbench.attacks.completions import TaskRewards
@@ -160,7 +161,7 @@ def test_without_a_payload_failures_are_counted(spec: str) -> None:
 
 
 @pytest.mark.parametrize("name", registry.names("weight_attack"))
-@pytest.mark.parametrize("method", ["diloco", "noloco"])
+@pytest.mark.parametrize("method", ["diloco", *at_length("noloco")])
 def test_they_reach_the_honest_nodes(name: str, method: str) -> None:
     """In a swarm of the engine: one sound vector for every honest node that reads the malicious one."""
     played = swarm(suite(method=method, attacks=(f"{name}(attack={TEXT!r})",)))

@@ -490,6 +490,7 @@ def test_an_entry_does_not_grow_into_another_set(scene: Scene, tmp_path: Path, m
         prepared(tmp_path, scene.board.store, scene.board.shared, of=both, seeds=2)
 
 
+@pytest.mark.slow
 def test_settings_decide_before_the_machine(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A set with another number of threads serves those who ask for it, on the machine of the first one too."""
     copy = copy_of(scene.board, tmp_path)
@@ -585,6 +586,7 @@ def test_the_note_on_processors_is_about_the_own_cells(
     assert (of_there.references.of is not None, len(submit.measured_against(of_there))) == (True, 1)
 
 
+@pytest.mark.slow
 def test_the_number_of_threads_is_that_of_a_set_that_can_be_used(scene: Scene, tmp_path: Path) -> None:
     copy = copy_of(scene.board, tmp_path)
     shutil.rmtree(copy.shared / TITLE)

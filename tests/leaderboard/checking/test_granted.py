@@ -85,8 +85,8 @@ def test_a_suite_is_checked_on_swarms_like_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "believes"),
-    [("public_items", True), ("rule_check", False),
-     *at_length((f"{SUBMISSIONS}:Compares", True), (f"{SUBMISSIONS}:Overrules", False))],
+    [("public_items", True),
+     *at_length(("rule_check", False), (f"{SUBMISSIONS}:Compares", True), (f"{SUBMISSIONS}:Overrules", False))],
 )  # fmt: skip
 def test_who_requires_what_the_suite_gives_is_fit(spec: str, believes: bool) -> None:
     pools, swarm = (sent(), BELIEVING) if believes else (judged(), REWARDED)

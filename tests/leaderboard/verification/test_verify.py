@@ -32,6 +32,7 @@ from tests.leaderboard.tiny_entries import (
     rewritten,
     suite,
 )
+from tests.variants import at_length
 from thiefbench import __version__, registry
 from thiefbench.cli import app
 from thiefbench.engine.keys import SECRET_BYTES, secret_seed
@@ -885,7 +886,7 @@ def test_one_that_recognises_public_seeds_or_payloads_is_not_re_executed(
         pytest.param("Does(what='trace parent')", "PermissionError|FileNotFoundError", marks=pytest.mark.slow),
         pytest.param("Does(what='never')", "took more than 4 seconds of its own for inspect", marks=pytest.mark.slow),
         pytest.param("Does(what='swallow')", "MemoryError|ran out of memory", marks=pytest.mark.slow),
-        ("Does(what='exit')", "ended its own process in inspect"),
+        pytest.param("Does(what='exit')", "ended its own process in inspect", marks=pytest.mark.slow),
         ("Answers(what='too few')", "gave 15 verdicts for 16 completions"),
         pytest.param("Answers(what='weights')", "token weights for", marks=pytest.mark.slow),
         ("SeesLabels", "wants to see labels"),
@@ -901,7 +902,9 @@ def test_a_hostile_defense_is_rejected_and_its_deed_named(
     assert re.search(said, told := rejected(liar, reruns=1, caps=caps)), told
 
 
-@pytest.mark.parametrize(("name", "flag"), [("Positional", "depends on order"), ("Clock", "non-deterministic")])
+@pytest.mark.parametrize(
+    ("name", "flag"), [("Positional", "depends on order"), *at_length(("Clock", "non-deterministic"))]
+)
 def test_what_a_reader_should_know_is_a_flag(
     honest: Made,
     store: Path,

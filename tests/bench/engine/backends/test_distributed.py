@@ -262,6 +262,7 @@ def test_ctrl_c_on_any_rank_stops_all_in_order_and_one_process_can_go_on(
     same(gated.whole, alone(nursery, gated.suite, tmp_path / "store"))
 
 
+@pytest.mark.slow
 def test_a_rank_that_drifts_ends_the_cell_by_name_and_others_are_run(nursery: Nursery, tmp_path: Path) -> None:
     suite = file(tmp_path, defenses=[f"{PLUGINS}:Drifts", f"{PLUGINS}:Raises", "logit"])
     children = ranks(nursery, suite, tmp_path / "store")
