@@ -168,7 +168,7 @@ def _named(attack: str | None, folder: Path) -> list[str]:
         raise ReplayError(
             f"there are no recorded rounds of {attack!r}; write one of the attacks "
             f"{', '.join(sorted(set(families.values())))}, or of the recordings {', '.join(available)}, "
-            "or use the training mode"
+            "or train swarms with thiefbench.run(defense=...)"
         )
     return chosen
 

@@ -15,10 +15,11 @@ from thiefbench.suite.analysis.run_comparisons import ReportError, last_run, tra
 from thiefbench.suite.report.difference_plots import draw_differences
 from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.rendering import render
-from thiefbench.suite.report.run_table import finite
+from thiefbench.suite.report.run_table import finite, short_names
 from thiefbench.suite.report.tables import NBSP, Shown, write_signed, write_value
 from thiefbench.suite.report.verdicts import SIGNS, headline, verdict
 from thiefbench.suite.store.records import Store, write_atomically
+from thiefbench.tasks.text import one_line
 from thiefbench.trust import reads_strangers
 from thiefbench.wording import counted
 
@@ -32,7 +33,6 @@ def compared(stores: Sequence[Path], defenses: Sequence[str]) -> StoreComparison
 
     Raises:
         ReportError: there are not two sides, a store has no run, a defense is not in it, or they share no comparison.
-        registry.SpecStringError: a defense's spec string is malformed or names nothing.
     """
     if (len(stores), len(defenses)) == (2, 0):
         comparison = versus(_side("A", stores[0]), _side("B", stores[1]))
@@ -61,13 +61,24 @@ def _side(name: str, folder: Path, defense: str = "") -> ComparedRun:
     suite = run["suite"]
     known = dict.fromkeys(cell["defense"] for cell in run["cells"])
     if defense and defense not in known:
-        defense = registry.canonical("defense", defense)
+        shown = {short: spec for spec, short in short_names("defense", known).items()}
+        defense = shown.get(defense) or _installed(defense) or defense
         if defense not in known:
-            raise ReportError(f"the run in {folder} has no cell with the defense {defense}; it has {', '.join(known)}")
+            raise ReportError(
+                f"the run in {folder} has no cell with the defense {one_line(defense, 200)}; it has {', '.join(known)}"
+            )
     comparisons = tuple(trained_comparisons(store, run))
     return ComparedRun(
         name, str(folder), run["title"], run["fingerprint"], tuple(suite.get("modified", ())), comparisons, defense
     )
+
+
+def _installed(defense: str) -> str:
+    """The canonical spec string of a defense that is installed; empty for any other."""
+    try:
+        return registry.canonical("defense", defense)
+    except registry.SpecStringError:  # what the run has will be said, and not what is installed
+        return ""
 
 
 def write_comparison(comparison: StoreComparison, folder: Path, reasons: Sequence[str] = ()) -> Path:

@@ -85,8 +85,8 @@ def print_comparison(out: Console, comparison: StoreComparison) -> None:
     for text in remarks(comparison):
         out.print(f"[yellow]{escaped(text)}[/yellow]")
     out.print(
-        "B - A is paired by seed; from 5 seeds on with a 95 % Student-t interval in brackets, below with each seed's "
-        "difference in parentheses"
+        "B - A is paired by seed. With 5 seeds or more, its 95 % Student-t interval stands in brackets; with two to "
+        "four, each seed's difference stands in parentheses"
     )
     for title in comparison.titles:
         out.print(f"\n[bold]{escaped(title)}[/bold]")

@@ -176,6 +176,11 @@ class TestDefenses:
         assert attacked.settings == (), "that the defense differs is what was asked"
         assert (found.one.defense, found.other.defense, remarks(found)) == ("logit", "similarity", [])
 
+    def test_the_short_name_of_a_table_will_do(self, tmp_path: Path) -> None:
+        named = "logit(reject='drop')"
+        root = store(tmp_path, suite(defenses=("none", named, "oracle"))).root
+        assert compared([root], ["none", "logit"]).other.defense == named
+
     @pytest.mark.parametrize(
         ("count", "defenses", "complaint"),
         [
@@ -185,6 +190,8 @@ class TestDefenses:
             (2, ["logit", "none"], "this is 2 stores and 2 --defense"),
             (1, ["logit", "logit()"], "both --defense name logit; name two different ones"),
             (1, ["logit", "arithmetic"], "has no cell with the defense arithmetic; it has none, logit"),
+            (1, ["logit", "mine.py:Mine"], "has no cell with the defense mine.py:Mine; it has none, logit"),
+            (1, ["logit", "logits"], "has no cell with the defense logits; it has none, logit"),
         ],
     )
     def test_a_mistake_is_one_sentence(
