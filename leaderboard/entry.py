@@ -399,13 +399,35 @@ def write_files(folder: Path, content: Mapping[str, bytes]) -> None:
         if not real.exists():
             new.replace(real)
         elif not _exchanged(new, real):
-            earlier = Path(beside) / "earlier"
-            real.replace(earlier)
-            try:
-                new.replace(real)
-            except BaseException:
-                earlier.replace(real)
-                raise
+            _replace_folder(real, new, Path(beside) / "earlier")
+
+
+def _replace_folder(folder: Path, new: Path, earlier: Path) -> None:
+    """Let one folder take the place of another in two steps; where folders cannot be renamed, file by file."""
+    try:
+        folder.replace(earlier)
+    except OSError:  # as of a folder in a lower layer of an overlay: what a container's image brought
+        _replace_files(folder, new)
+        return
+    try:
+        new.replace(folder)
+    except BaseException:
+        earlier.replace(folder)
+        raise
+
+
+def _replace_files(folder: Path, new: Path) -> None:
+    """Let the files of one folder take the place of all of another's."""
+    names = {path.relative_to(new) for path in new.rglob("*") if path.is_file()}
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (new / name).replace(folder / name)
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif path.relative_to(folder) not in names:
+            path.unlink()
 
 
 def _exchanged(one: Path, other: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import random
@@ -393,19 +394,26 @@ def test_files_are_those_that_are_listed(entry: Entry) -> None:
         read_entry(folder)
 
 
-@pytest.mark.parametrize("at_one_stroke", [True, False])
-def test_a_version_takes_the_place_of_another_as_a_whole(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch, at_one_stroke: bool
-) -> None:
-    """Also where no files of the two ever stand beside each other: the folder is another one."""
-    if not at_one_stroke:
+@pytest.mark.parametrize("how", ["at one stroke", "in two steps", "file by file"])
+def test_a_version_takes_the_place_of_another(entry: Entry, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """As a whole, which is another folder, or where a file system cannot rename folders, all of its files."""
+    if how != "at one stroke":
         monkeypatch.setattr(entries, "_exchanged", lambda one, other: False)
+    replace_path = Path.replace
+
+    def refused(path: Path, target: Path) -> Path:
+        if path.is_dir():
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return replace_path(path, target)
+
+    if how == "file by file":
+        monkeypatch.setattr(Path, "replace", refused)
     (entry.folder / "defense" / "left.py").write_text("of the earlier version")
     before = entry.folder.stat().st_ino
     scores = scores_of(entry.folder)
     entries.write_files(entry.folder, {MANIFEST: b"{}", SCORES: json.dumps(scores).encode()})
     assert sorted(path.name for path in entry.folder.rglob("*")) == [MANIFEST, STORED_SCORES]
-    assert entry.folder.stat().st_ino != before
+    assert (entry.folder.stat().st_ino != before) == (how != "file by file")
     assert [path.name for path in entry.folder.parent.iterdir() if path.name.startswith(".")] == []
 
 
