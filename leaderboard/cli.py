@@ -538,10 +538,13 @@ def build(
     shared: SharedOption = None,
 ) -> None:
     """Write the leaderboard as a static site: a ranked table per suite, a page per entry, and the data as files."""
+    from thiefbench.leaderboard.places import entry_around
     from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.site.writing import write_site
     from thiefbench.suite.suite_yaml import SuiteError
 
+    if inside := entry_around(site):
+        raise SuiteError(f"{site} lies in the entry {inside}, which holds the entry's files alone")
     if verified is not None and not verified.is_dir():
         raise SuiteError(f"there is no folder {verified}; name the folder of verifications with --verified DIR")
     written = write_site(site, entries, verified or entries.parent / "verified", given(shared))

@@ -16,6 +16,8 @@ import ctypes
 import hashlib
 import json
 import os
+import shutil
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -194,6 +196,7 @@ def write_entry(
         raise EntryError(f"the entry would have {total:,} bytes, and at most {ENTRY_BYTES:,} are allowed")
     if (total := sum(map(len, source.values()))) > FILE_BYTES:
         raise EntryError(f"the submitted source has {total:,} bytes, and at most {FILE_BYTES:,} are allowed")
+    folder = folder.absolute()  # the current folder may be this one, and then another takes its place
     write_files(folder, content)
     return read_entry(folder, shared)
 
@@ -384,7 +387,8 @@ def write_files(folder: Path, content: Mapping[str, bytes]) -> None:
     """Write an entry's files, by the names that its manifest lists them by; the scores are compressed.
 
     All are written beside the folder, which then takes the place of an earlier version of the entry as a whole: a full
-    disk or a stop at any moment leaves either. What the earlier one had besides is gone.
+    disk or a stop at any moment leaves either. What the earlier one had besides is gone. Where the file system cannot
+    exchange folders, a stop between two renames leaves the earlier version in a hidden folder beside it.
     """
     stored = {
         STORED_SCORES if name == SCORES else name: compressed(data) if name == SCORES else data
@@ -398,12 +402,16 @@ def write_files(folder: Path, content: Mapping[str, bytes]) -> None:
             write_atomically(new / name, data)
         if not real.exists():
             new.replace(real)
-        elif not _exchanged(new, real):
-            _replace_folder(real, new, Path(beside) / "earlier")
+            return
+        new.chmod(stat.S_IMODE(real.stat().st_mode))
+        if not _exchanged(new, real):
+            _replace_folder(real, new)
 
 
-def _replace_folder(folder: Path, new: Path, earlier: Path) -> None:
+def _replace_folder(folder: Path, new: Path) -> None:
     """Let one folder take the place of another in two steps; where folders cannot be renamed, file by file."""
+    earlier = folder.parent / f".{folder.name}-earlier"
+    shutil.rmtree(earlier, ignore_errors=True)
     try:
         folder.replace(earlier)
     except OSError:  # as of a folder in a lower layer of an overlay: what a container's image brought
@@ -414,6 +422,7 @@ def _replace_folder(folder: Path, new: Path, earlier: Path) -> None:
     except BaseException:
         earlier.replace(folder)
         raise
+    shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _replace_files(folder: Path, new: Path) -> None:

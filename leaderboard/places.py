@@ -10,7 +10,7 @@ from typing import Final
 
 from thiefbench.leaderboard.attacking.entry import is_attack_entry
 from thiefbench.leaderboard.entry import EntryError
-from thiefbench.leaderboard.manifest import MANIFEST
+from thiefbench.leaderboard.manifest import MANIFEST, STORED_SCORES
 
 _OF_STORE: Final = ("cells", "checks", "drawn", "listed", "shared", "submissions")
 """Folders of a store that hold its own files."""
@@ -33,16 +33,21 @@ def check_folder(folder: Path, store: Path) -> None:
     for option, place in (("--out", real.parent), ("--store", real_store)):
         if inside := entry_around(place):
             raise EntryError(f"{option} {place} lies in the entry {inside}, which holds the entry's files alone")
-    if real_store == real.parent:
-        raise EntryError(f"--store and --out are both {real_store}; the folder of entries holds entries alone")
-    if wrong := unwritable(folder.parent) or (unwritable(folder) if folder.exists() else ""):
+    if real.parent in (real_store, real_store.parent):
+        raise EntryError(f"--store {real_store} lies among the entries of --out, where entries alone are")
+    if wrong := unwritable(real.parent) or unwritable(folder.parent) or (unwritable(folder) if folder.exists() else ""):
         raise EntryError(f"--out: no entry can be written to {folder.parent} ({wrong})")
 
 
 def entry_around(place: Path) -> Path | None:
     """The folder of the entry that a path, which need not be there, lies in or is; None where it lies in none."""
     real = Path(os.path.realpath(place))
-    return next((each for each in (real, *real.parents) if (each / MANIFEST).is_file() or is_attack_entry(each)), None)
+    return next((each for each in (real, *real.parents) if _is_entry(each)), None)
+
+
+def _is_entry(folder: Path) -> bool:
+    """Whether a folder holds an entry, and not just a file of that name."""
+    return (folder / STORED_SCORES).is_file() and ((folder / MANIFEST).is_file() or is_attack_entry(folder))
 
 
 def unwritable(folder: Path) -> str:

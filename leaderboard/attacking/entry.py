@@ -141,5 +141,6 @@ def write_attack_entry(
     content[ATTACK_MANIFEST] = written(manifest.model_copy(update={"files": hashes}))
     if (total := len(content[ATTACK_MANIFEST]) + len(content[SCORES])) > ATTACK_ENTRY_BYTES:
         raise EntryError(f"the entry would have {total:,} bytes, and at most {ATTACK_ENTRY_BYTES:,} are allowed")
+    folder = folder.absolute()  # the current folder may be this one, and then another takes its place
     write_files(folder, content)
     return read_attack_entry(folder)

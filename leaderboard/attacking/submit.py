@@ -258,13 +258,12 @@ def replaced(own: AttackSubmission) -> list[str]:
     """Which results of an earlier version of the entry will be lost, in lines for the author."""
     if not is_attack_entry(own.folder):
         return []
-    kept = {each.slug for each in own.targets}
-    lost = [each.slug for each in read_attack_entry(own.folder).manifest.targets if each.slug not in kept]
-    if not lost:
+    there = read_attack_entry(own.folder).manifest
+    if _is_version_of(there, own):
         return []
     return [
-        f"note: {own.folder} has results of an earlier version of this attack against {', '.join(lost)}, which will "
-        "be removed"
+        f"note: {own.folder} has results of another version of this attack ({there.attack:.80}) against "
+        f"{', '.join(each.slug for each in there.targets)}, which will be removed"
     ]
 
 
@@ -432,7 +431,11 @@ def _earlier(own: AttackSubmission) -> tuple[Target, ...]:
                 f"{own.folder} is an entry {what} {before:.80}, and this one, {what} {now:.80}, would replace it; give "
                 "it another --name, or another folder with --out"
             )
-    same = (there.attack, there.source_sha256, there.suite.fingerprint) == (
+    return there.targets if _is_version_of(there, own) else ()
+
+
+def _is_version_of(there: AttackManifest, own: AttackSubmission) -> bool:
+    """Whether an entry's cells are of the attack that is being submitted, on the same content of the suite."""
+    return (there.attack, there.source_sha256, there.suite.fingerprint) == (
         own.attack, own.factory.sha256, own.suite.fingerprint(),
     )  # fmt: skip
-    return there.targets if same else ()

@@ -95,7 +95,6 @@ def shown_result(judged: JudgedAttack, result: Against) -> dict[str, Any]:
         "undefended": result.undefended,
         "defended": result.defended,
         "problem": result.problem,
-        "crashed": result.crashed,
         "cost": ", ".join(used) or "nothing",
     }
 

@@ -37,7 +37,7 @@ BROKEN: Final = 0.1
 """The harm prevented that an attack has to take beyond the suite's worst case for the flag."""
 ACCEPTED: Final[tuple[Verdict, ...]] = ("re-executed", "rescored")
 
-REPORTED = "its author reports that the defense failed under it, and nobody has run that again"
+REPORTED = "its author reports that the defense failed under it, and not all of that was run again"
 BROKEN_BY = "broken by"
 MASKING = "black-box beats white-box"
 ATTACK_FLAGS = (
@@ -56,7 +56,7 @@ class JudgedAttack:
         entry: the entry.
         verification: of the entry; None if there is none.
         suite: the suite whose swarms it was run in.
-        results: against every defense, part by part. What a defense's error says is left out where nobody ran it again.
+        results: against every defense, part by part. No page quotes what a defense's error says: it may be forged.
     """
 
     entry: AttackEntry
@@ -105,8 +105,11 @@ def read_attack(folder: Path, verified: Path) -> JudgedAttack:
     suite = suite_named(entry.manifest.suite, folder)
     verification = read_verification(verified, entry)
     results = tuple(measured.results(entry, suite.ranking))
-    if verification is None or verification.verdict != "re-executed":
-        results = tuple(replace(each, problem=REPORTED, crashed="") if each.crashed else each for each in results)
+    seen = verification is not None and verification.verdict == "re-executed"
+    results = tuple(
+        replace(each, problem=each.problem if seen else REPORTED, crashed="") if each.crashed else each
+        for each in results
+    )
     for each in results:
         if each.prevented is not None and abs(each.prevented.mean) > MOST:
             raise EntryError(f"{folder} gives a harm prevented of {each.prevented.mean:.3g}, which none can be")

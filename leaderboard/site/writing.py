@@ -109,7 +109,7 @@ def _attack(suite: SuiteBoard, judged: JudgedAttack, shown: Mapping[str, Any]) -
         if broke and row is not None:
             beaten.append(row.judged.entry.manifest.name)
         if result.prevented is None:
-            verdict = result.problem + (f": {result.crashed}" if result.crashed else "")
+            verdict = result.problem
         page = page_of(result.target) if row else ""
         results.append(
             shown_result(judged, result)

@@ -163,15 +163,16 @@ class _Verifier(Questions):
             else:
                 lacking.append("it was not tried at a fresh seed")
             isolated.close()
-        self.reasons += self._about_bits()
+        self.reasons += [*self._about_bits(), *self._failed()]
         if lacking:
             self.reasons[:0] = [one_line(reason, 1000) for reason in lacking]
             return "rescored"
         return "re-executed"
 
     def _failed(self) -> list[str]:
-        """What nothing was computed again of: cells in which a defense failed."""
-        if not (failed := sum(cell.status == "error" for cell in self.entry.cells)):
+        """What nothing was computed again of: cells in which a defense failed, and that were not run again."""
+        failed = sum(cell.status == "error" and cell.cell_id not in self.again for cell in self.entry.cells)
+        if not failed:
             return []
         which = counted(failed, "cell")
         return [f"in {which} the defense failed, as the entry says, of which nothing can be computed again"]

@@ -447,6 +447,12 @@ def test_a_folder_that_is_a_file_or_absent_is_found_at_once(tmp_path: Path) -> N
             assert (done.exit_code, "'--shared'" in done.output) == (2, True), done.output
 
 
+def planned_or_done(folder: Path, *more: str) -> str:
+    """What a plan says."""
+    done = invoke(folder, f"{mine(folder)}:Mine", *CREDITS, *more, "--plan")
+    return f"{done.exception or ''}{done.output}"
+
+
 def planned(folder: Path, *more: str) -> str:
     """What a plan says of a command that cannot end well."""
     done = invoke(folder, f"{mine(folder)}:Mine", *CREDITS, *more, "--plan")
@@ -469,10 +475,13 @@ def test_places_where_nothing_can_be_written_are_found_before_anything_runs(tmp_
     other = tmp_path / "entries" / "other"
     other.mkdir(parents=True)
     (other / "entry.json").touch()
+    assert f"--out {other}" not in planned_or_done(tmp_path, "--out", str(other)), "that alone makes no entry"
+    (other / "scores.json.gz").touch()
     before = sorted(other.rglob("*"))
     for words in (("--store", str(other / "store")), ("--store", str(other)), ("--out", str(other))):
         assert f"{words[0]} {words[1]} lies in the entry {other}" in planned(tmp_path, *words)
-    assert "--store and --out are both" in planned(tmp_path, "--store", str(tmp_path / "entries"))
+    for among in (tmp_path / "entries", tmp_path / "entries" / "store"):
+        assert f"--store {among} lies among the entries of --out" in planned(tmp_path, "--store", str(among))
     assert sorted(other.rglob("*")) == before
     assert not entry.exists(), "nothing is done before"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,7 @@ def _side(name: str, folder: Path, defense: str = "") -> ComparedRun:
     suite = run["suite"]
     known = dict.fromkeys(cell["defense"] for cell in run["cells"])
     if defense and defense not in known:
-        shown = {short: spec for spec, short in short_names("defense", known).items()}
-        defense = shown.get(defense) or _installed(defense) or defense
+        defense = _by_short_name(defense, known) or _installed(defense) or defense
         if defense not in known:
             raise ReportError(
                 f"the run in {folder} has no cell with the defense {one_line(defense, 200)}; it has {', '.join(known)}"
@@ -71,6 +70,14 @@ def _side(name: str, folder: Path, defense: str = "") -> ComparedRun:
     return ComparedRun(
         name, str(folder), run["title"], run["fingerprint"], tuple(suite.get("modified", ())), comparisons, defense
     )
+
+
+def _by_short_name(name: str, known: Iterable[str]) -> str:
+    """The defense that a run's table shows by this name; empty if it shows none."""
+    try:
+        return next((spec for spec, short in short_names("defense", known).items() if short == name), "")
+    except registry.SpecStringError:  # of a damaged run, which may name anything
+        return ""
 
 
 def _installed(defense: str) -> str:
