@@ -767,7 +767,7 @@ def test_submitted_cells_do_not_count_as_run_again(honest: Made, tmp_path: Path)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"versions": {"thiefbench": "0.1.0, reviewed"}}, "of thiefbench it says 0.1.0, reviewed, and its records"),
+        ({"versions": {"thiefbench": "0.1.0.reviewed"}}, "of thiefbench it says 0.1.0.reviewed, and its records"),
         ({"versions": {"numpy": None}}, "of numpy it says nothing, and its records"),
         ({"versions": {"jax": "1"}}, "of jax it says 1, and its records nothing"),
         ({"machine": {"processor_model": "another"}}, "of processor_model it says another, and its records"),
