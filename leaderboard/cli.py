@@ -387,7 +387,7 @@ def verify(
     from thiefbench.leaderboard.attacking.entry import is_attack_entry, read_attack_manifest
     from thiefbench.leaderboard.deliveries import named
     from thiefbench.leaderboard.entry import EntryError, read_manifest
-    from thiefbench.leaderboard.places import entry_around
+    from thiefbench.leaderboard.places import check_outside
     from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.verification.attack_verification import verify_attack
     from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
@@ -406,8 +406,8 @@ def verify(
     if len(archives) > 1 and is_attack_entry(entry):
         raise SuiteError("an attack's entry has one archive; name one with --archive")
     for option, folder in (("--write", write), ("--store", store)):
-        if folder is not None and (inside := entry_around(folder)):
-            raise SuiteError(f"{option} {folder} lies in the entry {inside}, which holds the entry's files alone")
+        if folder is not None:
+            check_outside(f"{option} {folder}", folder)
     if write is not None:
         check_writable(write)
     if store is not None:
@@ -538,13 +538,12 @@ def build(
     shared: SharedOption = None,
 ) -> None:
     """Write the leaderboard as a static site: a ranked table per suite, a page per entry, and the data as files."""
-    from thiefbench.leaderboard.places import entry_around
+    from thiefbench.leaderboard.places import check_outside
     from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.site.writing import write_site
     from thiefbench.suite.suite_yaml import SuiteError
 
-    if inside := entry_around(site):
-        raise SuiteError(f"{site} lies in the entry {inside}, which holds the entry's files alone")
+    check_outside(str(site), site)
     if verified is not None and not verified.is_dir():
         raise SuiteError(f"there is no folder {verified}; name the folder of verifications with --verified DIR")
     written = write_site(site, entries, verified or entries.parent / "verified", given(shared))

@@ -31,18 +31,26 @@ def check_folder(folder: Path, store: Path) -> None:
     real, real_store = Path(os.path.realpath(folder)), Path(os.path.realpath(store))
     _check_apart(real, real_store)
     for option, place in (("--out", real.parent), ("--store", real_store)):
-        if inside := entry_around(place):
-            raise EntryError(f"{option} {place} lies in the entry {inside}, which holds the entry's files alone")
+        check_outside(f"{option} {place}", place)
     if real.parent in (real_store, real_store.parent):
         raise EntryError(f"--store {real_store} lies among the entries of --out, where entries alone are")
     if wrong := unwritable(real.parent) or unwritable(folder.parent) or (unwritable(folder) if folder.exists() else ""):
         raise EntryError(f"--out: no entry can be written to {folder.parent} ({wrong})")
 
 
-def entry_around(place: Path) -> Path | None:
-    """The folder of the entry that a path, which need not be there, lies in or is; None where it lies in none."""
+def check_outside(named: str, place: Path) -> None:
+    """See that a path, which need not be there, neither is the folder of an entry nor lies in one.
+
+    Args:
+        named: what the message calls it.
+        place: the path.
+
+    Raises:
+        EntryError: it does.
+    """
     real = Path(os.path.realpath(place))
-    return next((each for each in (real, *real.parents) if _is_entry(each)), None)
+    if inside := next((each for each in (real, *real.parents) if _is_entry(each)), None):
+        raise EntryError(f"{named} lies in the entry {inside}, which holds the entry's files alone")
 
 
 def _is_entry(folder: Path) -> bool:
