@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,9 +34,13 @@ from thiefbench.console import (
 )
 from thiefbench.errors import UsageError
 from thiefbench.limits import SHARED_GB
+from thiefbench.wording import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from thiefbench.suite.scenario import Suite
+    from thiefbench.suite.store.records import Store
 
 app = typer.Typer()
 
@@ -231,6 +235,7 @@ def run(
     from thiefbench.suite.report.run_table import print_results, results_as_data, rows_of_run
     from thiefbench.suite.report.terminal import print_failures
 
+    earlier = results.read_run()
     with stoppable(), cell_executor as ready, watch(err, ready.places) as listener:
         records = run_suite(chosen, cells, results, listener, executor=ready, share=not no_share, shared_gb=shared_gb)
     rows = rows_of_run(results)
@@ -243,6 +248,29 @@ def run(
         raise typer.Exit(FAILED)
     flag = " --trust-plugins" if _names_own_code(chosen) else ""
     err.print(f"For the page with curves: thiefbench report {escaped(str(results.root))}{flag}", soft_wrap=True)
+    if earlier and (hidden := _not_shown(results, earlier)):
+        err.print(escaped(hidden), soft_wrap=True)
+
+
+def _not_shown(store: Store, earlier: Mapping[str, Any]) -> str:
+    """One sentence if cells of the run before have results that the store's report no longer shows, else empty."""
+    from thiefbench.suite.analysis.run_comparisons import last_run
+    from thiefbench.suite.store.runs import RunError, check_run
+
+    try:
+        before = check_run(earlier, "")
+    except RunError:
+        return ""
+    shown = {each["cell_id"] for each in last_run(store)["cells"]}
+    hidden = sum(
+        each["cell_id"] not in shown and store.cell(each["cell_id"]).record_path.exists() for each in earlier["cells"]
+    )
+    if not hidden:
+        return ""
+    return (
+        f"The page no longer shows {counted(hidden, 'cell')} of the run before it ({before.title}). "
+        "Repeat its command to see them again, or give each run a --store of its own."
+    )
 
 
 def _names_own_code(suite: Suite) -> bool:

@@ -21,7 +21,8 @@ def assert_robust(result: Result, **bounds: str) -> None:
     Args:
         result: the result of `thiefbench.run` or `thiefbench.replay`.
         bounds: by measure, as in ``asr="<0.05", drift="<0.05", utility=">0.95"``. The value itself is compared with its
-            bound, not the limits of its interval.
+            bound, not the limits of its interval. Over several recordings, the value in each is compared: a mean over
+            attacks says nothing about the attack that passes.
 
     Raises:
         AssertionError: a bound is missed; or asr or harm_prevented have a bound, and the attack does not work even
@@ -32,10 +33,14 @@ def assert_robust(result: Result, **bounds: str) -> None:
     if not bounds:
         raise MisuseError("assert_robust needs at least one bound, as in assert_robust(result, asr='<0.05')")
     parsed = {name: parse_bound(text, name) for name, text in bounds.items()}
-    missed = [name for name, bound in parsed.items() if not bound.holds(result.measure(name))]
+    missed = [name for name, bound in parsed.items() if not _holds(result, name, bound)]
     doubt = result.doubt if any(name in OF_LEARNING for name in parsed) else ""
     if missed or doubt:
         raise AssertionError(failure_message(result, parsed, missed, doubt))
+
+
+def _holds(result: Result, name: str, bound: Bound) -> bool:
+    return all(bound.holds(number) for number in (result.measure(name), *result.by_recording(name).values()))
 
 
 def failure_message(result: Result, bounds: Mapping[str, Bound], missed: Sequence[str], doubt: str = "") -> str:

@@ -418,6 +418,18 @@ def test_a_run_prints_a_table_and_says_what_to_do_next(cli: Cli, file: Path, tmp
     assert again.out == ended.out
 
 
+def test_a_run_says_which_results_the_page_no_longer_shows(cli: Cli, file: Path, tmp_path: Path) -> None:
+    words = ("run", file, "--store", tmp_path / "store", "--threads", "1", "--rounds", "1")
+    hidden = "The page no longer shows 2 cells of the run before it (tiny-v1, modified: attacks tone, 1 round)."
+    assert "no longer" not in cli(*words, "--attack", "tone").err, "the first run hides nothing"
+    other = cli(*words, "--attack", "text")
+    assert f"{hidden} Repeat its command" in other.err
+    assert "no longer" not in cli(*words, "--attack", "text").err, "the same run again hides nothing"
+    both = cli(*words, "--attack", "text", "--attack", "tone")
+    assert both.code == 0, both.err
+    assert "no longer" not in both.err, "a run with all cells hides nothing"
+
+
 def test_without_a_terminal_progress_is_plain_lines(cli: Cli, file: Path, tmp_path: Path) -> None:
     ended = cli("run", file, "--store", tmp_path / "store", "--threads", "1")
     assert "\r" not in ended.err + ended.out

@@ -239,6 +239,9 @@ def test_a_bound_missed_over_several_recordings_is_shown_for_each() -> None:
         "    text_drawn  0.050", "    text_paper  1.000"
     ]  # fmt: skip
     assert [line.endswith(": MISSED") for line in said if line.startswith("    text")] == [True, False]
+    assert float(several.stop_rate) > 0.5, "all recordings together keep this bound; one of them does not"
+    with pytest.raises(AssertionError, match=r"text_drawn  0\.050 .*: MISSED"):
+        assert_robust(several, stop_rate=">0.5")
     one = ReplayedResult(
         "mine", RecordedReplay(parts["text_drawn"], {"text_drawn": parts["text_drawn"]}, None, None, 0)
     )

@@ -166,11 +166,19 @@ def stopped(spec: str, pools: Sample) -> str:
 
 def test_who_stops_almost_nothing_is_told_so() -> None:
     with pytest.raises(
-        RuleWarning, match=r"^stops 0 of 16 poisoned rewarded completions, which is almost nothing against text"
+        RuleWarning,
+        match=r"^stops 0 of 16 poisoned rewarded completions, which is almost nothing against .+ with text$",
     ):
         stopped("none", sample())
     assert stopped("logit", sample()) == "stops 16 of 16 poisoned rewarded completions"
     assert stopped("logit(reject='mask')", sample()) == "stops 16 of 16 poisoned rewarded completions", "all tokens"
+
+
+def test_what_is_stopped_is_shown_for_every_attack() -> None:
+    pools = [sample(), replace(sample(), name="gsm_micro with equations")]
+    shown = dict(QUESTIONS)[POISON_STOPPED](Subject("logit", lambda: pools))
+    assert shown.startswith("stops 32 of 32 poisoned rewarded completions (")
+    assert shown.endswith(" with text: 16 of 16; gsm_micro with equations: 16 of 16)")
 
 
 def weighing(folder: Path, weight: float) -> str:
