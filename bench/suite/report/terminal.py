@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from thiefbench.suite.analysis.differences import StoreComparison
 from thiefbench.suite.analysis.matrix import DefenseRow, Matrix
 from thiefbench.suite.report.compare import differing, identical, remarks, settings, state_of
 from thiefbench.suite.report.plain_table import plain_table
+from thiefbench.suite.report.run_table import print_whole
 from thiefbench.suite.report.tables import Shown, headings, show, write_milliseconds
 from thiefbench.suite.store.records import Record, Score
 from thiefbench.tasks.text import one_line
@@ -26,6 +28,8 @@ _FILE_RATES = {
 _OF_LABELS = ("stop_rate", "false_rejection_rate")
 """Those that a file without labels cannot give."""
 _MOST_LINES = 10
+_LEAST_NAME = 12
+"""Columns below which a name is not wrapped."""
 
 
 def print_failures(out: Console, records: Sequence[Record], whole: bool = False) -> None:
@@ -70,7 +74,7 @@ def print_matrix(out: Console, matrix: Matrix) -> None:
             _written(show(row.scores("placebo_rejection_rate"), "rate")),
             write_milliseconds(row.milliseconds),
         )
-    _print(out, table)
+    print_table(out, table)
     for row in matrix.rows:
         _print_problems(out, row)
 
@@ -101,7 +105,7 @@ def print_comparison(out: Console, comparison: StoreComparison) -> None:
                 written = (row["one"], row["other"], _written(row["change"]), str(row["seeds"]))
                 table.add_row(escaped(pair.name), row["measure"], *written)
         if table.row_count:
-            _print(out, table)
+            print_table(out, table)
         for pair, rows in pairs:
             if not rows:
                 out.print(f"{escaped(pair.name)}: {state_of(pair)}")
@@ -134,7 +138,7 @@ def print_file_replays(out: Console, outcome: Outcome, details: bool) -> None:
         for replay in outcome.replays:
             rates = _file_rates(replay.scores, measures)
             table.add_row(escaped(replay.defense), *rates, write_milliseconds(replay.milliseconds))
-        _print(out, table)
+        print_table(out, table)
     for replay in outcome.replays if details else ():
         if replay.by_sender:
             _print_part(out, f"{replay.defense}, by sender", replay.by_sender, measures)
@@ -163,7 +167,7 @@ def _print_part(
     for name, own_scores in list(scores.items())[:_MOST_LINES]:
         count = str(own_scores["rejection_rate"].count)
         table.add_row(escaped(one_line(str(name), 40)), count, *_file_rates(own_scores, measures))
-    _print(out, table)
+    print_table(out, table)
 
 
 def _first_of(things: Sized) -> str:
@@ -181,10 +185,32 @@ def _print_problems(out: Console, row: DefenseRow) -> None:
         out.print(f"[yellow]{escaped(row.defense)}[/yellow]: {escaped(problem)}")
 
 
-def _print(out: Console, table: Table) -> None:
-    """Print a table, at full width unless the terminal limits it."""
-    wide = out if out.is_terminal else Console(highlight=False, width=200, emoji=False)
-    wide.print(table)
+def print_table(out: Console, table: Table) -> None:
+    """Print a table whole; if a terminal is too narrow for it, intervals stand below their numbers, and names wrap."""
+    if out.is_terminal and out.width < _width(out, table):
+        table = _narrowed(out, table)
+    if out.is_terminal and _width(out, table) <= out.width:
+        out.print(table)
+    else:
+        print_whole(out, table)
+
+
+def _narrowed(out: Console, table: Table) -> Table:
+    narrow = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
+    for column in table.columns:
+        narrow.add_column(str(column.header).replace(" ", "\n"), no_wrap=True)
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        narrow.add_row(row[0], *(re.sub(r" (?=\\?[\[(])", "\n", str(cell)) for cell in row[1:]))
+    names = narrow.columns[0]
+    longest = max(out.measure(each).maximum for each in (names.header, *names.cells))
+    names.no_wrap, names.overflow = False, "fold"
+    names.max_width = max(min(longest, _LEAST_NAME), longest + out.width - _width(out, narrow))
+    return narrow
+
+
+def _width(out: Console, table: Table) -> int:
+    """The width of a table in which nothing is cut or wrapped, in columns."""
+    return out.measure(table, options=out.options.update(width=10_000)).maximum
 
 
 def _interval(score: Score) -> str:
