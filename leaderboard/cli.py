@@ -541,12 +541,15 @@ def build(
     from thiefbench.leaderboard.places import check_outside
     from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.site.writing import write_site
+    from thiefbench.progress import bar
     from thiefbench.suite.suite_yaml import SuiteError
 
     check_outside(str(site), site)
     if verified is not None and not verified.is_dir():
         raise SuiteError(f"there is no folder {verified}; name the folder of verifications with --verified DIR")
-    written = write_site(site, entries, verified or entries.parent / "verified", given(shared))
+    judged = verified or entries.parent / "verified"
+    with bar(err, "entries read and shown") as progress:
+        written = write_site(site, entries, judged, given(shared), progress)
     for suite in written.suites:
         entered = sum(row.own for row in suite.rows)
         with_row = counted(entered, "entry", "entries")

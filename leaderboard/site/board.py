@@ -150,6 +150,10 @@ class Board:
     broken: tuple[Broken, ...]
 
 
+def _nothing() -> None:
+    """Counts nothing."""
+
+
 def board(entries: Path, verified: Path, shared: Path = SHARED) -> Board:
     """Read a folder of entries and their verifications; `shared` holds the published cells that these may refer to.
 
@@ -161,19 +165,24 @@ def board(entries: Path, verified: Path, shared: Path = SHARED) -> Board:
     return board_of(list(judged.values()), [*broken, *unread], list(attacks.values()))
 
 
-def read_all(entries: Path, verified: Path, shared: Path = SHARED) -> tuple[dict[str, JudgedEntry], list[Broken]]:
+def read_all(
+    entries: Path, verified: Path, shared: Path = SHARED, count: Callable[[], None] = _nothing
+) -> tuple[dict[str, JudgedEntry], list[Broken]]:
     """The defenses' entries of a folder by name, and the folders that cannot be read. Raises: see `board`."""
-    folders = {folder.name: folder for folder in _folders(entries) if not is_attack_entry(folder)}
-    return each_alone(folders, lambda folder: read(_own_folder(folder), verified, shared))
+    folders = {folder.name: folder for folder in folders_of(entries) if not is_attack_entry(folder)}
+    return each_alone(folders, lambda folder: read(_own_folder(folder), verified, shared), count)
 
 
-def read_attacks(entries: Path, verified: Path) -> tuple[dict[str, JudgedAttack], list[Broken]]:
+def read_attacks(
+    entries: Path, verified: Path, count: Callable[[], None] = _nothing
+) -> tuple[dict[str, JudgedAttack], list[Broken]]:
     """The attacks' entries of a folder by name, and those that cannot be read. Raises: see `board`."""
-    folders = {folder.name: folder for folder in _folders(entries) if is_attack_entry(folder)}
-    return each_alone(folders, lambda folder: read_attack(_own_folder(folder), verified))
+    folders = {folder.name: folder for folder in folders_of(entries) if is_attack_entry(folder)}
+    return each_alone(folders, lambda folder: read_attack(_own_folder(folder), verified), count)
 
 
-def _folders(entries: Path) -> list[Path]:
+def folders_of(entries: Path) -> list[Path]:
+    """The folders of all entries; raises EntryError if there is no folder of entries."""
     if not entries.is_dir():
         raise EntryError(f"there is no folder {entries}; name the folder of entries with --entries DIR")
     return sorted(path for path in entries.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
@@ -185,8 +194,13 @@ def _own_folder(folder: Path) -> Path:
     return folder
 
 
-def each_alone(inputs: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[dict[str, _Made], list[Broken]]:
-    """The results of a function by name, and for inputs on which it fails, one sentence; a failure stops no other."""
+def each_alone(
+    inputs: Mapping[str, _Of], do: Callable[[_Of], _Made], count: Callable[[], None] = _nothing
+) -> tuple[dict[str, _Made], list[Broken]]:
+    """The results of a function by name, and for inputs on which it fails, one sentence; a failure stops no other.
+
+    `count` is called after each input.
+    """
     results: dict[str, _Made] = {}
     broken: list[Broken] = []
     for name, one in inputs.items():
@@ -196,6 +210,7 @@ def each_alone(inputs: Mapping[str, _Of], do: Callable[[_Of], _Made]) -> tuple[d
             broken.append((name, one_line(str(error), _SENTENCE)))
         except Exception as error:  # a stranger's numbers and texts may break any code that reads them
             broken.append((name, f"{name} cannot be shown: {type(error).__name__}: {error}"[:_SENTENCE]))
+        count()
     return results, broken
 
 

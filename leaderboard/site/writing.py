@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from thiefbench.leaderboard.site.board import (
     SuiteBoard,
     board_of,
     each_alone,
+    folders_of,
     read_all,
     read_attacks,
 )
@@ -29,7 +31,13 @@ from thiefbench.suite.report.tables import show_summary
 from thiefbench.suite.store.records import write_atomically
 
 
-def write_site(folder: Path, entries: Path, verified: Path, shared: Path = SHARED) -> Board:
+def write_site(
+    folder: Path,
+    entries: Path,
+    verified: Path,
+    shared: Path = SHARED,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Board:
     """Write index.html, a page for each entry, board.json and board.csv.
 
     Equal entries and verifications give equal bytes. Pages of entries that are gone are removed.
@@ -39,6 +47,7 @@ def write_site(folder: Path, entries: Path, verified: Path, shared: Path = SHARE
         entries: folder of entries.
         verified: folder of verifications.
         shared: folder of the published cells that entries may refer to.
+        progress: called with (done, total) steps; each entry is read and then shown.
 
     Returns:
         The board that was written; entries that could not be shown are its `broken`.
@@ -46,10 +55,15 @@ def write_site(folder: Path, entries: Path, verified: Path, shared: Path = SHARE
     Raises:
         EntryError: there is no folder of entries.
     """
-    judged_entries, unread = read_all(entries, verified, shared)
-    shown, unshown = each_alone(judged_entries, shown_entry)
-    judged_attacks, attacks_unread = read_attacks(entries, verified)
-    attacks, attacks_unshown = each_alone(judged_attacks, shown_attack)
+    done, total = itertools.count(1), 2 * len(folders_of(entries))
+
+    def count() -> None:
+        progress(next(done), total)
+
+    judged_entries, unread = read_all(entries, verified, shared, count)
+    judged_attacks, attacks_unread = read_attacks(entries, verified, count)
+    shown, unshown = each_alone(judged_entries, shown_entry, count)
+    attacks, attacks_unshown = each_alone(judged_attacks, shown_attack, count)
     board = board_of(
         [judged_entries[name] for name in shown],
         sorted([*unread, *unshown, *attacks_unread, *attacks_unshown]),

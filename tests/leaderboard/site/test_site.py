@@ -547,7 +547,11 @@ class TestPages:
     def test_equal_entries_give_equal_bytes(self, site: Path, tmp_path: Path) -> None:
         (tmp_path / "entries").mkdir()
         (tmp_path / "entries/gone.html").write_text("of an entry that was taken back")
-        write_site(tmp_path, site.parent / "entries", site.parent / "verified")
+        steps: list[tuple[int, int]] = []
+        write_site(
+            tmp_path, site.parent / "entries", site.parent / "verified", progress=lambda *step: steps.append(step)
+        )
+        assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)], "two entries are read and shown"
         both = [{p.relative_to(f).as_posix(): p.read_bytes() for p in f.rglob("*.*")} for f in (site, tmp_path)]
         assert both[0] == both[1], "no time, no order of a file system, no stale page"
 
