@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from thiefbench import registry
 from thiefbench.pools.output import Outcome
@@ -36,7 +38,7 @@ def judge_file(
         try:
             replayed = replay(recorded, lambda spec=spec: registry.make("defense", spec))  # type: ignore[misc]
         except LackingError as error:
-            left_out[spec] = str(error)
+            left_out[spec] = f"{error}{_does_without(recorded, spec)}"
         except ReplayError as error:
             failed[spec] = str(error)
         else:
@@ -45,3 +47,16 @@ def judge_file(
             )
         progress(done, len(defenses))
     return Outcome(recorded, model, tuple(replays), left_out, failed)
+
+
+def _does_without(recorded: FiledRounds, spec: str) -> str:
+    """A clause that names the same defense with one part switched off, where that requires nothing the file lacks."""
+    if not recorded.lacks(registry.make("defense", spec)):
+        return ""
+    parsed = registry.parse("defense", spec)
+    for name, parameter in inspect.signature(registry.find("defense", parsed.target)).parameters.items():
+        if parameter.default is True and name not in parsed.arguments:
+            without = replace(parsed, arguments={**parsed.arguments, name: False})
+            if not recorded.lacks(registry.make("defense", str(without))):
+                return f"; {without} does without"
+    return ""

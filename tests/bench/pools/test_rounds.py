@@ -157,6 +157,7 @@ def test_nothing_to_count_is_no_rate() -> None:
         ("logit", "logit needs the policy, which no file holds: give it with --model"),
         ("blacklist+logit", "needs the policy, which no file holds"),
         ("seed_replay", "seed_replay needs seeds from a beacon, which a file does not hold"),
+        ("guard", "guard needs seeds from a beacon, which a file does not hold; guard(beacon=False) does without"),
         ("toploc", "toploc needs proofs, which a file does not hold"),
         ("oracle", "oracle sees labels, and the file has none for some completions"),
     ],
