@@ -247,6 +247,7 @@ def report(
     trust_plugins: TrustOption = False,
 ) -> None:
     """Write the results of a store's last run as HTML pages, plots, a CSV file and a LaTeX table."""
+    from thiefbench.cli.changed_code import changed_code
     from thiefbench.cli.unfinished import how_to_go_on
     from thiefbench.suite.analysis.comparison import Cell
     from thiefbench.suite.report.page import write_report
@@ -254,6 +255,12 @@ def report(
 
     damaged: list[Cell] = []
     out.print(f"report: {escaped(str(write_report(Store(store), damaged.append, samples)))}", soft_wrap=True)
+    if changed := changed_code(Store(store)):
+        err.print(
+            f"the code of {escaped(' and of '.join(changed))} is no longer what these results were computed with; run "
+            "the suite again to measure it as it is now",
+            soft_wrap=True,
+        )
     if command := how_to_go_on(Store(store)):
         err.print(escaped(command), soft_wrap=True)
     for cell in damaged:

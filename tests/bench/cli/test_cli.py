@@ -29,6 +29,7 @@ from thiefbench.suite.store.records import Store
 from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.zoo.models import BUILT_IN
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 Cli = Callable[..., "Ended"]
 
 
@@ -599,6 +600,20 @@ def test_a_report_with_a_damaged_cell_exits_with_1(cli: Cli, file: Path, tmp_pat
     assert "seed 0: damaged: its stored files fail their checksum" in " ".join(ended.err.split())
     assert ended.err.count("damaged") == 1
     assert (tmp_path / "s/report/index.html").exists(), "and what is left is reported"
+
+
+def test_a_report_says_whose_code_has_changed_since(cli: Cli, tmp_path: Path) -> None:
+    own = tmp_path / "mine.py"
+    own.write_text((EXAMPLES / "my_attack.py").read_text())
+    file = tiny.suite_file(tmp_path, rounds=1)
+    words = ("run", file, "--store", tmp_path / "s", "--threads", "1", "--attack", f"{own}:Shouting")
+    assert cli(*words).code == 0
+    report = ("report", tmp_path / "s", "--trust-plugins")
+    assert "no longer" not in cli(*report).err
+    own.write_text(f"{own.read_text()}# a remark\n")
+    changed = cli(*report)
+    assert changed.code == 0, changed.err
+    assert f"the code of attack {own}:Shouting is no longer what these results were computed with" in changed.err
 
 
 def test_learning_that_leaves_the_range_of_numbers_is_a_failed_cell(cli: Cli, tmp_path: Path) -> None:
