@@ -1,9 +1,10 @@
 """An entry that grows: its seeds may be brought in several deliveries, on other days and other machines.
 
 Each delivery holds all cells of the next seeds of the suite, and names its own archive, machine and versions. All of
-them are made alike: by one defense and one version of the benchmark, with the same device, dtype, threads, version of
-torch and vector instructions. Cells of an earlier delivery stay as they stand in the entry; nothing of its store or
-archive is needed to add another one.
+them are made by one defense and one version of the benchmark, with the same device, dtype, threads and version of
+torch. All cells of a delivery are made with the same vector instructions; another delivery's may be others, as those of
+the published cells may be (`thiefbench.suite.store.arithmetic`). Cells of an earlier delivery stay as they stand in the
+entry; nothing of its store or archive is needed to add another one.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.made_with import wrong_statement
 from thiefbench.leaderboard.manifest import SCORES, Delivery
+from thiefbench.leaderboard.published import processors_apart
 from thiefbench.suite.scenario import Suite
-from thiefbench.suite.store.arithmetic import ARITHMETIC, arithmetic_in, arithmetic_of
+from thiefbench.suite.store.arithmetic import ARITHMETIC, arithmetic_in, arithmetic_of, comparable
 from thiefbench.suite.store.records import Record
 from thiefbench.wording import counted
 
@@ -56,19 +58,20 @@ def check_seeds(seeds: Sequence[int], suite: Suite) -> None:
 
 
 def check_alike(entry: Entry) -> None:
-    """Check that the deliveries of an entry say how they were computed, and that they were computed alike.
+    """Check that the deliveries of an entry say how they were computed, and that they can be put into one row.
 
     Raises:
         EntryError: they do not.
     """
-    first, *later = entry.manifest.deliveries
-    said = _arithmetic(entry, first)
-    if entry.manifest.numerics.device == "cpu" and not _CAPABILITY.fullmatch(said.get("capability", "")):
-        raise EntryError(
-            f"its machine says {said.get('capability', 'nothing')!r:.60} of the vector instructions that torch used"
-        )
-    for each in later:
-        if apart := difference(_arithmetic(entry, each), _arithmetic(entry, first)):
+    first = entry.manifest.deliveries[0]
+    for each in entry.manifest.deliveries:
+        said = _arithmetic(entry, each)
+        if entry.manifest.numerics.device == "cpu" and not _CAPABILITY.fullmatch(said.get("capability", "")):
+            raise EntryError(
+                f"its machine says {said.get('capability', 'nothing')!r:.60} of the vector instructions that torch used"
+            )
+        if not comparable(said, _arithmetic(entry, first)):
+            apart = difference(said, _arithmetic(entry, first))
             raise EntryError(f"its {named(each.seeds)} and its {named(first.seeds)} were not made alike: {apart}")
 
 
@@ -95,8 +98,23 @@ def check_made_alike(entry: Entry, records: Iterable[Record]) -> None:
 
 
 def made_with(entry: Entry) -> dict[str, str]:
-    """The arithmetic with which the cells of an entry were computed, by the names of a record's provenance."""
+    """The arithmetic with which the first cells of an entry were computed, by the names of a record's provenance."""
     return _arithmetic(entry, entry.manifest.deliveries[0])
+
+
+def apart_from_published(entry: Entry) -> str:
+    """How the processors of an entry's own cells differ from those of the published ones at their seeds, in words.
+
+    Empty where they do not.
+    """
+    said = {}
+    for delivery in entry.manifest.deliveries:
+        beside = [cell for cell in entry.published.values() if cell.record.cell["seed"] in delivery.seeds]
+        if apart := processors_apart(delivery.machine, beside):
+            said[delivery.seeds] = apart
+    if len(entry.manifest.deliveries) == 1:
+        return "".join(said.values())
+    return "; ".join(f"{named(seeds)}: {apart}" for seeds, apart in said.items())
 
 
 def difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:

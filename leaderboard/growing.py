@@ -25,7 +25,7 @@ from thiefbench.leaderboard.verification.baseline import check_set, other_cells
 from thiefbench.leaderboard.verification.rescoring import InconsistentError
 from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec, Suite
-from thiefbench.suite.store.arithmetic import arithmetic_here, arithmetic_of
+from thiefbench.suite.store.arithmetic import arithmetic_here, arithmetic_of, comparable
 from thiefbench.suite.store.records import Record, identify
 from thiefbench.wording import counted
 
@@ -106,20 +106,22 @@ def continued(
 
 
 def check_machine(earlier: Entry) -> None:
-    """Refuse to run cells on a machine that computes otherwise than those of an entry were computed.
+    """Refuse to run cells on a machine whose results cannot stand in one row with those of an entry.
 
     Raises:
         EntryError: it does.
     """
-    if apart := difference(made_with(earlier), arithmetic_here(earlier.manifest.numerics.device)):
+    before, here = made_with(earlier), arithmetic_here(earlier.manifest.numerics.device)
+    if not comparable(before, here):
+        apart = difference(before, here)
         raise EntryError(_otherwise(earlier.folder, earlier.manifest.seeds, f"another arithmetic: {apart} here"))
 
 
 def check_arithmetic(earlier: Entry, records: Sequence[Record]) -> None:
-    """Refuse cells that were computed otherwise than those of the entry that they are added to; raises EntryError."""
+    """Refuse cells that cannot stand in one row with those of the entry that they are added to; raises EntryError."""
     for record in records:
-        if apart := difference(made_with(earlier), arithmetic_of(record)):
-            what = f"another arithmetic than the cell {record.cell_id}: {apart}"
+        if not comparable(before := made_with(earlier), made := arithmetic_of(record)):
+            what = f"another arithmetic than the cell {record.cell_id}: {difference(before, made)}"
             raise EntryError(_otherwise(earlier.folder, earlier.manifest.seeds, what))
 
 

@@ -412,6 +412,11 @@ def made_with(record: Record) -> str:
     return ", ".join([*named, str(record.provenance.get("processor", "an unknown processor"))])
 
 
+def all_made_with(cells: Iterable[PublishedCell]) -> str:
+    """`made_with` of published cells, each way once."""
+    return "; ".join(dict.fromkeys(made_with(cell.record) for cell in cells))
+
+
 def processors_apart(own: Mapping[str, Any], cells: Iterable[PublishedCell]) -> str:
     """How the processors of a row's own cells differ from those of the published ones; empty if they do not.
 

@@ -39,7 +39,7 @@ from thiefbench.leaderboard.verification.rescoring import (
 from thiefbench.suite.analysis.cell_drift import COLUMNS, answers_in
 from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec, Suite
-from thiefbench.suite.store.arithmetic import arithmetic_of
+from thiefbench.suite.store.arithmetic import arithmetic_of, comparable
 from thiefbench.suite.store.records import (
     BrokenRecordError,
     Record,
@@ -311,16 +311,25 @@ _DETERMINED = ("cell", "identity", "status", "payload", *_MEASURED)
 
 
 def _check_alike(cell: _Stored, record: Record, in_place: Mapping[Key, PublishedCell], new: Sequence[_Stored]) -> None:
-    """Refuse a cell that was computed otherwise than those beside it; raises ConflictError."""
+    """Refuse a cell that was computed otherwise than those of its seed, or cannot stand beside other seeds'.
+
+    Seeds are independent samples, so those of two seeds may be made with different vector instructions.
+
+    Raises:
+        ConflictError: it was.
+    """
     others = [each.record for each in in_place.values()]
     others += [each.record for each in new if each.record is not None]
+    made = arithmetic_of(record)
     for other in others:
-        if arithmetic_of(other) != arithmetic_of(record) or other.cell["threads"] != record.cell["threads"]:
+        theirs = arithmetic_of(other)
+        alike = made == theirs if other.cell["seed"] == record.cell["seed"] else comparable(made, theirs)
+        if not alike or other.cell["threads"] != record.cell["threads"]:
             raise ConflictError(
                 f"the {cell.label} was made with {made_with(record)}, --threads {record.cell['threads']}, and the "
                 f"{other.cell['role']} cell of seed {other.cell['seed']} with {made_with(other)}, --threads "
-                f"{other.cell['threads']}; all published cells of a set must be made with the same; "
-                f"{_BESIDE}"
+                f"{other.cell['threads']}; all published cells of a seed must be made alike, and those of a set with "
+                f"one version of torch and one number of threads; {_BESIDE}"
             )
 
 

@@ -41,7 +41,7 @@ from thiefbench.leaderboard.manifest import (
 )
 from thiefbench.leaderboard.names import wrong_names
 from thiefbench.leaderboard.places import check_archive, check_folder
-from thiefbench.leaderboard.published import SHARED, made_with, processors_apart
+from thiefbench.leaderboard.published import SHARED, all_made_with, processors_apart
 from thiefbench.leaderboard.referring import (
     References,
     check_arithmetic,
@@ -393,11 +393,11 @@ def _manifest(own: Submission, delivery: Delivery, records: Sequence[Record]) ->
 def measured_against(submission: Submission) -> list[str]:
     """Which shared cells its row is measured against, in lines for the author; none where nothing is published."""
     if published := submission.references.cells:
-        cell = next(iter(published.values()))[0]
-        apart = processors_apart(submission.made_on, (each for each, _ in published.values()))
+        cells = [cell for cell, _ in published.values()]
+        apart = processors_apart(submission.made_on, cells)
         lines = [
             f"measured against {counted(len(published), 'published cell')} of {submission.suite.title} "
-            f"(made with {made_with(cell.record)}), which are not run here"
+            f"(made with {all_made_with(cells)}), which are not run here"
         ]
         if apart:
             lines.append(f"note: {apart}")

@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from thiefbench.leaderboard.deliveries import named, of_all
-from thiefbench.leaderboard.published import made_with, processors_apart
+from thiefbench.leaderboard.deliveries import apart_from_published, named, of_all
+from thiefbench.leaderboard.published import all_made_with
 from thiefbench.leaderboard.rows import released
 from thiefbench.leaderboard.site.judging import JudgedEntry
 from thiefbench.leaderboard.verification.verdict import Rerun, kinds_of
@@ -154,11 +154,9 @@ def _facts(judged: JudgedEntry) -> list[tuple[str, str]]:
         ("Submitted", manifest.submitted.isoformat()),
     ]
     if published := judged.entry.published:
-        record = next(iter(published.values())).record
-        facts.append(
-            ("Measured against", f"{counted(len(published), 'published cell')}, made with {made_with(record)}")
-        )
-        if apart := processors_apart(manifest.machine, published.values()):
+        how = all_made_with(published.values())
+        facts.append(("Measured against", f"{counted(len(published), 'published cell')}, made with {how}"))
+        if apart := apart_from_published(judged.entry):
             facts.append(("Processors", apart))
     elif manifest.own_shared:
         facts.append(("Measured against", f"shared cells of its own: {manifest.own_shared}"))

@@ -7,7 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from thiefbench.leaderboard.published import made_with, processors_apart
+from thiefbench.leaderboard.deliveries import apart_from_published
+from thiefbench.leaderboard.published import all_made_with
 from thiefbench.leaderboard.site.answers import answers, worst_first
 from thiefbench.leaderboard.site.attack_page import shown_result
 from thiefbench.leaderboard.site.attacks import ATTACK_FLAGS, JudgedAttack
@@ -132,9 +133,7 @@ def _row(row: BoardRow, shown: Mapping[str, Any], table: Mapping[str, Any], orde
         "status": "unranked" if place.status == "inconclusive" or row.seeds else place.status,
         "flags": row.flags,
         "best": _best(row),
-        "other_processor": bool(
-            processors_apart(row.judged.entry.manifest.machine, row.judged.entry.published.values())
-        ),
+        "other_processor": bool(apart_from_published(row.judged.entry)),
         "footnotes": _footnotes(row, shown["footnotes"], table["names"]),
         "sorts": _sorts(row, table["has_drift"], order),
     }
@@ -160,8 +159,8 @@ def _footnotes(row: BoardRow, notes: list[str], names: Mapping[str, str]) -> lis
     lacking = place.status == "inconclusive" or (place.status == "unplaced" and place.worst is None)
     reason = [place.reason] if place.reason and (place.number is not None or lacking) else []
     if (entry := row.judged.entry).shared_set:
-        record = next(iter(entry.published.values())).record
-        reason.append(f"measured against the published cells that were made with {made_with(record)}")
+        how = all_made_with(entry.published.values())
+        reason.append(f"measured against the published cells that were made with {how}")
     unseen = unseen_note(row.judged.comparisons, row.row.defense, names)
     return [*reason, *notes, *([unseen] if unseen else []), *(f"{flag.name}: {flag.meaning}" for flag in row.flags)]
 
