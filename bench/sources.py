@@ -27,11 +27,16 @@ def is_of_package(file: Path) -> bool:
 
 
 def source_files(file: Path) -> list[Path]:
-    """A user's file, or all Python and data files of the package whose module it is, sorted."""
+    """A user's file, or all Python and data files of the package whose module it is, sorted.
+
+    What this package has written into the folder, such as the store of a run that was started there, is left out.
+    """
     if not is_of_package(file):
         return [file]
     return sorted(
-        p for p in file.parent.rglob("*") if p.suffix in {".py", *DATA} and p.is_file() and _is_shown(p, file)
+        path
+        for path in file.parent.rglob("*")
+        if path.suffix in {".py", *DATA} and path.is_file() and _is_shown(path, file) and not _is_output(path, file)
     )
 
 
@@ -60,6 +65,17 @@ def import_root(module: ModuleType) -> Path:
     file = Path(str(module.__file__)).resolve()
     depth = module.__name__.count(".") + (file.name == "__init__.py")
     return file.parents[depth]
+
+
+def _is_output(path: Path, beside: Path) -> bool:
+    """Whether a file lies in a store or in an entry below another one's folder."""
+    inside = path.relative_to(beside.parent)
+    folders = [beside.parent / above for above in inside.parents if above != Path()]
+    return any(all((folder / name).exists() for name in names) for folder in folders for names in _WRITTEN)
+
+
+_WRITTEN = (("run.json", "cells"), ("entry.json", "scores.json.gz"), ("attack.json", "scores.json.gz"))
+"""What stores, and entries of defenses and of attacks, hold."""
 
 
 def _is_shown(path: Path, beside: Path) -> bool:

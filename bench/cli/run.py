@@ -236,8 +236,15 @@ def run(
     from thiefbench.suite.report.terminal import print_failures
 
     earlier = results.read_run()
-    with stoppable(), cell_executor as ready, watch(err, ready.places) as listener:
-        records = run_suite(chosen, cells, results, listener, executor=ready, share=not no_share, shared_gb=shared_gb)
+    with stoppable():
+        try:
+            with cell_executor as ready, watch(err, ready.places) as listener:
+                records = run_suite(
+                    chosen, cells, results, listener, executor=ready, share=not no_share, shared_gb=shared_gb
+                )
+        finally:
+            if hidden := _not_shown(results, earlier):
+                err.print(escaped(hidden), soft_wrap=True)
     rows = rows_of_run(results)
     if as_json:
         print_json(results_as_data(results, rows))
@@ -248,28 +255,32 @@ def run(
         raise typer.Exit(FAILED)
     flag = " --trust-plugins" if _names_own_code(chosen) else ""
     err.print(f"For the page with curves: thiefbench report {escaped(str(results.root))}{flag}", soft_wrap=True)
-    if earlier and (hidden := _not_shown(results, earlier)):
-        err.print(escaped(hidden), soft_wrap=True)
 
 
-def _not_shown(store: Store, earlier: Mapping[str, Any]) -> str:
+def _not_shown(store: Store, earlier: Mapping[str, Any] | None) -> str:
     """One sentence if cells of the run before have results that the store's report no longer shows, else empty."""
-    from thiefbench.suite.analysis.run_comparisons import last_run
     from thiefbench.suite.store.runs import RunError, check_run
 
+    now = store.read_run()
+    if not earlier or not now:
+        return ""
     try:
         before = check_run(earlier, "")
+        check_run(now, "")
     except RunError:
         return ""
-    shown = {each["cell_id"] for each in last_run(store)["cells"]}
-    hidden = sum(
-        each["cell_id"] not in shown and store.cell(each["cell_id"]).record_path.exists() for each in earlier["cells"]
-    )
+    shown = {each["cell_id"] for each in now["cells"]}
+    hidden = [
+        each
+        for each in earlier["cells"]
+        if each["cell_id"] not in shown and store.cell(each["cell_id"]).record_path.exists()
+    ]
     if not hidden:
         return ""
     return (
-        f"The page no longer shows {counted(hidden, 'cell')} of the run before it ({before.title}). "
-        "Repeat its command to see them again, or give each run a --store of its own."
+        f"The report of this store no longer shows {counted(len(hidden), 'cell')} of the run before it "
+        f"({before.title}), such as {hidden[0].get('label') or hidden[0]['cell_id']}. Repeat its command to see them "
+        "again, or give each run a --store of its own."
     )
 
 

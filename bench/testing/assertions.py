@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, SeedCount
 from thiefbench.testing.bounds import OF_LEARNING, Bound, MisuseError, parse_bound
 from thiefbench.testing.numbers import Number
-from thiefbench.testing.results import Result
+from thiefbench.testing.results import OF_POISON, REPLAYED, Result
 
+_PLACEBO = "placebo_rejection_rate"
 SHOWN = 700
 """Characters of a completion that a failure shows."""
-
-_OF_POISON = ("asr", "stop_rate", "harm_prevented", "drift", "divergence")
 
 
 def assert_robust(result: Result, **bounds: str) -> None:
@@ -57,6 +56,8 @@ def failure_message(result: Result, bounds: Mapping[str, Bound], missed: Sequenc
     width = max(len(name) for name in bounds)
     for name, bound in bounds.items():
         state, number = "MISSED" if name in missed else "ok", result.measure(name)
+        if name in missed and bound.holds(number):
+            state = "MISSED in a recording, and each has to keep it"
         honest = result.honest(name)
         beside = "" if honest is None else f" (an honest swarm: {float(honest):.3f})"
         lines.append(f"  {name:<{width}}  {number!r}, required {bound}: {state}{_met(number, bound)}{beside}")
@@ -69,7 +70,7 @@ def failure_message(result: Result, bounds: Mapping[str, Bound], missed: Sequenc
             ]
     if doubt:
         lines.append(f"inconclusive: {doubt}; give the attack more rounds or a higher learning rate, or choose another")
-    lines += _explanation(result, missed)
+    lines += _explanation(result, bounds, missed)
     if result.again:
         lines.append(f"to repeat this test: {result.again}")
     return "\n".join(lines)
@@ -83,26 +84,36 @@ def _met(number: Number, bound: Bound) -> str:
     return f" (kept at {kept.text()})"
 
 
-def _explanation(result: Result, missed: Sequence[str]) -> list[str]:
-    """A completion that shows why a bound was missed, and what to do about it."""
+def _explanation(result: Result, bounds: Mapping[str, Bound], missed: Sequence[str]) -> list[str]:
+    """Completions that show why bounds were missed, from the recordings that missed them, and what to do about it."""
+    first: dict[str, str] = {}
+    for name in missed:
+        first.setdefault("poison" if name in OF_POISON else "placebo" if name == _PLACEBO else "honest", name)
     lines = []
-    if any(name in _OF_POISON for name in missed):
-        if result.let_through is None:
-            lines.append("every rewarded completion with the payload was rejected; the model learned it in another way")
-        else:
-            lines += [
-                "poison that got through; find out what sets it apart from honest answers, and reject that:",
-                *quoted(result.let_through),
-            ]
-    if any(name not in _OF_POISON for name in missed):
-        if result.wrongly_rejected is None:
-            lines.append("no honest work was rejected; if zeroing rewards harms learning, try Verdict('drop')")
-        else:
-            lines += [
-                "honest work that was rejected; loosen the rule that rejects it:",
-                *quoted(result.wrongly_rejected),
-            ]
+    if "poison" in first:
+        name = first["poison"]
+        without = "every rewarded completion with the payload was rejected; the model learned it in another way"
+        told = "poison that got through; find out what sets it apart from honest answers, and reject that:"
+        lines += _with_example(result, bounds, name, told, without)
+    if "placebo" in first:
+        name = first["placebo"]
+        told = "clean work in the attackers' place that was rejected; loosen the rule that rejects it:"
+        lines += _with_example(result, bounds, name, told)
+    if "honest" in first:
+        name = first["honest"]
+        without = "" if name in REPLAYED else "no honest work was rejected; if zeroing rewards harms learning, try "
+        told = "honest work that was rejected; loosen the rule that rejects it:"
+        lines += _with_example(result, bounds, name, told, f"{without}Verdict('drop')" if without else "")
     return lines
+
+
+def _with_example(result: Result, bounds: Mapping[str, Bound], name: str, told: str, without: str = "") -> list[str]:
+    """A sentence and the completion that it is about, or another sentence where there is none."""
+    parts = result.by_recording(name)
+    example = result.example(name, [each for each, number in parts.items() if not bounds[name].holds(number)])
+    if example is None:
+        return [without] if without else []
+    return [told, *quoted(example)]
 
 
 def quoted(text: str) -> list[str]:

@@ -49,15 +49,17 @@ class RecordedReplay:
             rewarded completions with the payload; placebo_rejection_rate: among rewarded completions of the same slots
             in the placebo; false_rejection_rate: among rewarded honest completions of the attacked pools.
         by_recording: the same for each recording, by its name.
-        let_through: the text of a rewarded completion with the payload that was accepted; None if there is none.
-        wrongly_rejected: the text of a rewarded honest completion that was rejected; None if there is none.
+        let_through: by recording, the text of the first rewarded completion with the payload that was accepted.
+        wrongly_rejected: by recording, the text of the first rewarded honest completion that was rejected.
+        placebo_rejected: by recording, the text of the first rewarded completion of the placebo that was rejected.
         milliseconds: time of `inspect` per completion; the median over recordings.
     """
 
     scores: dict[str, Score]
     by_recording: dict[str, dict[str, Score]]
-    let_through: str | None
-    wrongly_rejected: str | None
+    let_through: dict[str, str]
+    wrongly_rejected: dict[str, str]
+    placebo_rejected: dict[str, str]
     milliseconds: float
 
     @property
@@ -82,8 +84,9 @@ def replay(make: Callable[[], Defense], attack: str | None = None, folder: Path 
     chosen = _named(attack, folder)
     scores: dict[str, dict[str, Score]] = {}
     cases: dict[str, list[Case]] = {rate: [] for rate in RATES}
-    let_through: list[str] = []
-    wrongly_rejected: list[str] = []
+    let_through: dict[str, str] = {}
+    wrongly_rejected: dict[str, str] = {}
+    placebo_rejected: dict[str, str] = {}
     milliseconds: list[float] = []
     for name in chosen:
         attacked, placebo = opened(name, "attack", folder), opened(name, "placebo", folder)
@@ -95,20 +98,21 @@ def replay(make: Callable[[], Defense], attack: str | None = None, folder: Path 
                 rate = "stop_rate" if row.payload else "false_rejection_rate"
                 cases[rate].append((not accepted, f"{name} {row.sender}", row.item_id))
             if row.payload and accepted:
-                let_through.append(row.text)
+                let_through.setdefault(name, row.text)
             if not row.malicious and not accepted:
-                wrongly_rejected.append(row.text)
-        cases["placebo_rejection_rate"] += [
-            (not accepted, f"{name} {row.sender}", row.item_id)
-            for row, accepted in _rewarded(placebo, on_placebo)
-            if row.malicious and not row.payload
-        ]
+                wrongly_rejected.setdefault(name, row.text)
+        for row, accepted in _rewarded(placebo, on_placebo):
+            if row.malicious and not row.payload:
+                cases["placebo_rejection_rate"].append((not accepted, f"{name} {row.sender}", row.item_id))
+                if not accepted:
+                    placebo_rejected.setdefault(name, row.text)
         milliseconds += [on_attack.milliseconds, on_placebo.milliseconds]
     return RecordedReplay(
         scores={rate: _pooled(cases[rate]) for rate in RATES},
         by_recording=scores,
-        let_through=next(iter(let_through), None),
-        wrongly_rejected=next(iter(wrongly_rejected), None),
+        let_through=let_through,
+        wrongly_rejected=wrongly_rejected,
+        placebo_rejected=placebo_rejected,
         milliseconds=median(milliseconds),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +21,8 @@ from thiefbench.user_frames import shown
 if TYPE_CHECKING:
     from thiefbench.testing.recorded import RecordedReplay
 
+OF_POISON = ("asr", "stop_rate", "harm_prevented", "drift", "divergence")
+"""Measures of what poison does; the others are of honest work."""
 REPLAYED = ("stop_rate", "false_rejection_rate", "placebo_rejection_rate")
 
 _NO_VALUE = {
@@ -74,6 +76,14 @@ class Result(Protocol):
 
     def by_recording(self, name: str) -> Mapping[str, Number]:
         """A measure in each of several recordings that it was taken over; empty if it was not."""
+
+    def example(self, name: str, recordings: Collection[str]) -> str | None:
+        """A completion that shows why a measure of verdicts is not better.
+
+        Args:
+            name: of the measure.
+            recordings: those to choose it from, if the measure was taken over several; empty for any.
+        """
 
 
 class _Measured:
@@ -200,6 +210,10 @@ class TrainedResult(_Measured):
         """Empty, because swarms were trained."""
         return {}
 
+    def example(self, name: str, recordings: Collection[str]) -> str | None:
+        """A rewarded completion with the payload that was accepted, or of other measures an honest rejected one."""
+        return self.let_through if name in OF_POISON else self.wrongly_rejected
+
     @property
     def doubt(self) -> str:
         """Why a success against this attack would say nothing; empty if the attack works without a defense."""
@@ -308,9 +322,15 @@ class ReplayedResult(_Measured):
     @property
     def let_through(self) -> str | None:
         """A rewarded completion with the payload that was accepted."""
-        return None if self.replay.let_through is None else printable(self.replay.let_through)
+        return self.example("stop_rate", ())
 
     @property
     def wrongly_rejected(self) -> str | None:
         """A rewarded honest completion that was rejected."""
-        return None if self.replay.wrongly_rejected is None else printable(self.replay.wrongly_rejected)
+        return self.example("false_rejection_rate", ())
+
+    def example(self, name: str, recordings: Collection[str]) -> str | None:
+        """The completion that one of these recordings, or any, has for a measure (`RecordedReplay`)."""
+        of = {"stop_rate": self.replay.let_through, "placebo_rejection_rate": self.replay.placebo_rejected}
+        found = of.get(name, self.replay.wrongly_rejected)
+        return next((printable(text) for each, text in found.items() if not recordings or each in recordings), None)

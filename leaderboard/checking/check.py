@@ -336,11 +336,11 @@ def _stops_poison(subject: Subject) -> str:
     rejected = sum(counts.rejected for counts in seen.values())
     masked = sum(counts.masked for counts in seen.values())
     of = sum(counts.seen for counts in seen.values())
-    summary = f"stops {_stopped(rejected, masked, of)} poisoned rewarded completions"
     parts = [f"{name}: {_stopped(counts.rejected, counts.masked, counts.seen)}" for name, counts in seen.items()]
+    summary = f"stops {_stopped(rejected, masked, of)} poisoned rewarded completions ({'; '.join(parts)})"
     if rejected + masked < ALMOST_NOTHING * of:
-        raise RuleWarning(f"{summary}, which is almost nothing against {' and '.join(seen)}")
-    return f"{summary} ({'; '.join(parts)})" if len(parts) > 1 else summary
+        raise RuleWarning(f"{summary}, which is almost nothing")
+    return summary
 
 
 def _stopped(rejected: int, masked: int, of: int) -> str:

@@ -70,12 +70,16 @@ class Staged:
             raise SpecStringError(said) from error
 
 
-class WithWeights(Protocol):
-    """A manifest, as far as the archive's weights are concerned."""
+class Listing(Protocol):
+    """A manifest, as far as files are concerned."""
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The SHA-256 of every file of the entry, by its path in the folder."""
 
     @property
     def weights(self) -> Sequence[Packed]:
-        """Their names and hashes."""
+        """Names and hashes of the archive's weights."""
 
 
 class Submitted(Protocol):
@@ -90,7 +94,7 @@ class Submitted(Protocol):
         """The submitted files in it."""
 
     @property
-    def manifest(self) -> WithWeights:
+    def manifest(self) -> Listing:
         """Its content."""
 
 
@@ -146,12 +150,15 @@ def restaged(entry: Submitted, spec: str, kind: Guests, brought: Path, folder: P
     """As `restage`, for the spec string of a defense or an attack in its entry.
 
     Raises:
-        EntryError: weights are missing.
+        EntryError: weights are missing, or a file of the source is not the one that its manifest names any more.
     """
     packed_weights = [brought / each.name for each in entry.manifest.weights]
     if missing := next((path for path in packed_weights if not path.is_file()), None):
         raise EntryError(f"{missing} is missing; unpack the entry's archive first")
     source = {path.relative_to(entry.folder).as_posix(): path.read_bytes() for path in entry.source}
+    for name, data in source.items():
+        if entry.manifest.files.get(name) != hashlib.sha256(data).hexdigest():
+            raise EntryError(f"{entry.folder / name} was changed after the entry was read; begin again")
     named: list[str] = []
 
     def place(file: str) -> str:

@@ -163,7 +163,7 @@ def held_to(judged: JudgedEntry, oracles: Sequence[JudgedEntry]) -> JudgedEntry:
     rows = [each.row for each in oracles if each.entry.shared_set == judged.entry.shared_set]
     rows += [row for row, _ in judged.anchors]
     numbers = _numbers(judged.row, rows, judged.comparisons, judged.suite, judged.entry.manifest.seeds)
-    return replace(judged, numbers=numbers)
+    return replace(judged, numbers=replace(numbers, cost=judged.numbers.cost))
 
 
 def titles(suite: Suite) -> list[str]:
@@ -202,6 +202,8 @@ def _label(entry: Entry) -> str:
         return entry.manifest.defense
     if entry.manifest.slug in ANCHORS:
         raise EntryError(f"{entry.folder} has the name of an anchor but holds another defense; rename the folder")
+    if entry.manifest.slug == "placebo":
+        raise EntryError(f"{entry.folder} has the name of the cells with clean completions; rename the folder")
     return entry.manifest.slug
 
 
@@ -220,7 +222,16 @@ def _check_cells(entry: Entry, suite: Suite) -> None:
 
 
 def _check_plausible(entry: Entry, row: RankingRow) -> None:
-    """Refuse numbers so large that they would hide all others in a plot or a table; raises EntryError."""
+    """Refuse numbers so large that they would hide all others in a plot or a table, and a cell without clean reward.
+
+    Every evaluation gives a clean reward; without it nobody sees what a defense costs.
+
+    Raises:
+        EntryError: the entry has one.
+    """
+    for each in entry.cells:
+        if each.status == "ok" and (reward := each.scores.get("clean_reward")) is not None and reward[0] is None:
+            raise EntryError(f"{entry.folder} has no clean reward for the cell {each.cell_id}, which every cell has")
     for cell in (cell for by_seed in row.attacked.values() for cell in by_seed.values()):
         if cell.harm_prevented is not None and abs(cell.harm_prevented) > MOST:
             said = f"a harm prevented of {cell.harm_prevented:.3g}"

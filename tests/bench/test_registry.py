@@ -596,6 +596,25 @@ def test_different_packages_have_different_hashes(
     assert hashes[0] != hashes[1]
 
 
+def test_what_a_run_writes_into_the_package_does_not_count(tmp_path: Path) -> None:
+    """Otherwise the cells of a run that was started in the folder of the package had other ids at its next start."""
+    package = tmp_path / "mine"
+    package.mkdir()
+    for name, text in {"__init__.py": "", "mine.py": OWN, "words.json": "[]"}.items():
+        (package / name).write_text(text)
+    spec = f"{package}/mine.py:Mine"
+    before = registry.source_hash("defense", spec, load=False)
+    for written in (
+        "runs/smoke/run.json", "runs/smoke/cells/0123/record.json", "entries/filter/entry.json",
+        "entries/filter/scores.json.gz", "entries/filter/defense/mine.py",
+    ):  # fmt: skip
+        (package / written).parent.mkdir(parents=True, exist_ok=True)
+        (package / written).write_text("{}")
+    assert registry.source_hash("defense", spec, load=False) == before
+    (package / "runs/words.json").write_text("[]")
+    assert registry.source_hash("defense", spec, load=False) != before, "a folder's name does not hide data"
+
+
 def test_data_of_one_name_in_two_folders_cannot_change_places(importing: Path) -> None:
     """Which of two files is named by which module counts, whatever the order of their paths is."""
     spec, hashes = f"{importing}/mine.py:Mine", []

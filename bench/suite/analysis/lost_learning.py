@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thiefbench.suite.analysis.comparison import Comparison, Line, values_over
+from thiefbench.suite.analysis.ranking_inputs import line_of
 from thiefbench.suite.analysis.statistics import Summary, paired, summarize
 
 
@@ -32,9 +33,10 @@ def lost_learning(comparisons: Sequence[Comparison], defense: str) -> list[LostL
     """Under which attacks a defense's models keep less of the clean gain than undefended models do.
 
     With u_s the utility (`comparison`) at seed s of the trained cell behind the defense and v_s that of the undefended
-    cell, learning is lost where mean(u - v) < -m over the seeds that have both, with m the margin of the suite's
-    `RankingRules`. It is the mean and no limit of an interval that counts: a defense that ruins models at every other
-    seed has a wide one.
+    cell, at most 1, learning is lost where mean(u - min(v, 1)) < -m over the seeds that have both, with m the margin of
+    the suite's `RankingRules`. It is the mean and no limit of an interval that counts: a defense that ruins models at
+    every other seed has a wide one. What undefended models learn beyond the control, from the attacker's own work, no
+    defense owes.
 
     Args:
         comparisons: of every attack.
@@ -45,10 +47,11 @@ def lost_learning(comparisons: Sequence[Comparison], defense: str) -> list[LostL
     """
     found = []
     for each in comparisons:
-        own, other = (_utilities(each.line(name)) for name in (defense, "none"))
+        own, undefended = (_utilities(line_of(each, "attack", name)) for name in (defense, "none"))
+        other = {seed: min(value, 1.0) for seed, value in undefended.items()}
         seeds = own.keys() & other.keys()
         if seeds and paired(own, other).mean < -each.rules.margin:
-            kept = [summarize({seed: values[seed] for seed in seeds}) for values in (own, other)]
+            kept = [summarize({seed: values[seed] for seed in seeds}) for values in (own, undefended)]
             found.append(LostLearning(each.title, *kept))
     return found
 

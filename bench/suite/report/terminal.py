@@ -198,7 +198,7 @@ def print_table(out: Console, table: Table) -> None:
 def _narrowed(out: Console, table: Table) -> Table:
     narrow = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
     for column in table.columns:
-        narrow.add_column(str(column.header).replace(" ", "\n"), no_wrap=True)
+        narrow.add_column(re.sub(r"(?<=\w\w) (?=\w\w)", "\n", str(column.header)), no_wrap=True)
     for row in zip(*(column.cells for column in table.columns), strict=True):
         narrow.add_row(row[0], *(re.sub(r" (?=\\?[\[(])", "\n", str(cell)) for cell in row[1:]))
     names = narrow.columns[0]

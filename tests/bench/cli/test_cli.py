@@ -421,7 +421,10 @@ def test_a_run_prints_a_table_and_says_what_to_do_next(cli: Cli, file: Path, tmp
 
 def test_a_run_says_which_results_the_page_no_longer_shows(cli: Cli, file: Path, tmp_path: Path) -> None:
     words = ("run", file, "--store", tmp_path / "store", "--threads", "1", "--rounds", "1")
-    hidden = "The page no longer shows 2 cells of the run before it (tiny-v1, modified: attacks tone, 1 round)."
+    hidden = (
+        "The report of this store no longer shows 2 cells of the run before it (tiny-v1, modified: attacks tone, "
+        "1 round), such as no attack x none, seed 0."
+    )
     assert "no longer" not in cli(*words, "--attack", "tone").err, "the first run hides nothing"
     other = cli(*words, "--attack", "text")
     assert f"{hidden} Repeat its command" in other.err

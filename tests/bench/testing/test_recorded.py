@@ -29,7 +29,7 @@ def value(done: RecordedReplay, rate: str = "stop_rate") -> float | None:
 def test_the_ends_of_the_scale(spec: str, rejected: float) -> None:
     done = judged(spec)
     assert {rate: value(done, rate) for rate in RATES} == dict.fromkeys(RATES, rejected)
-    assert (done.let_through is None) == (done.wrongly_rejected is not None) == (spec == "reject_all")
+    assert (not done.let_through) == bool(done.wrongly_rejected) == (spec == "reject_all")
     for scores in done.by_recording.values():
         assert all(score.count >= 24 for score in scores.values()), "every rate of every recording says something"
 
@@ -37,7 +37,7 @@ def test_the_ends_of_the_scale(spec: str, rejected: float) -> None:
 def test_an_oracle_rejects_the_payload_and_nothing_else() -> None:
     done = judged("oracle")
     assert [value(done, rate) for rate in RATES] == [1.0, 0.0, 0.0]
-    assert done.let_through is done.wrongly_rejected is None
+    assert not done.let_through and not done.wrongly_rejected
     assert done.scores["stop_rate"].low > 0.96, "its items are enough for a narrow interval"
 
 
@@ -60,7 +60,7 @@ def test_the_support_check_stops_text_and_honest_samples_pass() -> None:
 def test_the_support_check_passes_what_was_sampled() -> None:
     done = judged("logit", "dos")
     assert value(done) == 0.0
-    assert done.let_through is not None
+    assert done.let_through
 
 
 def test_guard_knows_every_slot_s_seed() -> None:
@@ -92,10 +92,12 @@ class Watcher(Defense):
 def test_the_texts_shown_are_examples_of_what_went_wrong() -> None:
     done = replay(lambda: Watcher([]), "text_paper")
     rows = {row.text: row for pool in opened("text_paper", "attack").pools.values() for row in pool if row.reward > 0}
-    assert rows[str(done.let_through)].payload, "let_through carries the payload"
-    assert len(str(done.let_through).split()) % 2 == 1, "and was accepted"
-    assert not rows[str(done.wrongly_rejected)].malicious, "wrongly_rejected is an honest one"
-    assert len(str(done.wrongly_rejected).split()) % 2 == 0, "and was rejected"
+    passed, lost = done.let_through["text_paper"], done.wrongly_rejected["text_paper"]
+    assert rows[passed].payload, "let_through carries the payload"
+    assert len(passed.split()) % 2 == 1, "and was accepted"
+    assert not rows[lost].malicious, "wrongly_rejected is an honest one"
+    assert len(lost.split()) % 2 == 0, "and was rejected"
+    assert len(done.placebo_rejected["text_paper"].split()) % 2 == 0
 
 
 def test_every_recording_is_judged_by_a_fresh_defense_through_the_contract_s_view() -> None:

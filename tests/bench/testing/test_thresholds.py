@@ -231,7 +231,8 @@ def test_a_bound_missed_over_several_recordings_is_shown_for_each() -> None:
     rates = {"text_drawn": wilson(1, 20), "text_paper": wilson(20, 20)}
     parts = {name: {"stop_rate": rate, "false_rejection_rate": wilson(0, 60)} for name, rate in rates.items()}
     whole = {"stop_rate": wilson(21, 40), "false_rejection_rate": wilson(0, 120)}
-    several = ReplayedResult("mine", RecordedReplay(whole, parts, None, None, 0.1))
+    passed = {"text_paper": "all was stopped but this", "text_drawn": "this got through"}
+    several = ReplayedResult("mine", RecordedReplay(whole, parts, passed, {}, {}, 0.1))
     with pytest.raises(AssertionError) as error:
         assert_robust(several, stop_rate=">0.95", false_rejection_rate="<0.05")
     said = str(error.value).splitlines()
@@ -240,9 +241,24 @@ def test_a_bound_missed_over_several_recordings_is_shown_for_each() -> None:
     ]  # fmt: skip
     assert [line.endswith(": MISSED") for line in said if line.startswith("    text")] == [True, False]
     assert float(several.stop_rate) > 0.5, "all recordings together keep this bound; one of them does not"
-    with pytest.raises(AssertionError, match=r"text_drawn  0\.050 .*: MISSED"):
+    with pytest.raises(AssertionError, match=r"text_drawn  0\.050 .*: MISSED") as missed:
         assert_robust(several, stop_rate=">0.5")
+    assert "required > 0.5: MISSED in a recording, and each has to keep it" in str(missed.value)
+    assert "this got through" in str(missed.value), "an example of the recording that missed the bound"
+    assert "all was stopped" not in str(missed.value)
     one = ReplayedResult(
-        "mine", RecordedReplay(parts["text_drawn"], {"text_drawn": parts["text_drawn"]}, None, None, 0)
+        "mine", RecordedReplay(parts["text_drawn"], {"text_drawn": parts["text_drawn"]}, {}, {}, {}, 0)
     )
     assert one.by_recording("stop_rate") == {}, "it is the line above"
+
+
+def test_a_filter_that_rejects_placebos_alone_is_shown_one() -> None:
+    rates = {"stop_rate": wilson(20, 20), "false_rejection_rate": wilson(0, 60), "placebo_rejection_rate": wilson(9, 9)}
+    replayed = RecordedReplay(rates, {"text_paper": rates}, {}, {}, {"text_paper": "a clean answer"}, 0.1)
+    with pytest.raises(AssertionError) as error:
+        assert_robust(ReplayedResult("mine", replayed), false_rejection_rate="<0.1", placebo_rejection_rate="<0.1")
+    said = str(error.value)
+    assert (
+        "clean work in the attackers' place that was rejected; loosen the rule that rejects it:\n    | a clean" in said
+    )
+    assert "try Verdict('drop')" not in said, "in a replay nothing is learned"

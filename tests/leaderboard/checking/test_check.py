@@ -167,11 +167,11 @@ def stopped(spec: str, pools: Sample) -> str:
 def test_who_stops_almost_nothing_is_told_so() -> None:
     with pytest.raises(
         RuleWarning,
-        match=r"^stops 0 of 16 poisoned rewarded completions, which is almost nothing against .+ with text$",
+        match=r"^stops 0 of 16 poisoned rewarded completions \(.+ with text: 0 of 16\), which is almost nothing$",
     ):
         stopped("none", sample())
-    assert stopped("logit", sample()) == "stops 16 of 16 poisoned rewarded completions"
-    assert stopped("logit(reject='mask')", sample()) == "stops 16 of 16 poisoned rewarded completions", "all tokens"
+    assert stopped("logit", sample()).startswith("stops 16 of 16 poisoned rewarded completions (")
+    assert stopped("logit(reject='mask')", sample()).startswith("stops 16 of 16 poisoned"), "all tokens"
 
 
 def test_what_is_stopped_is_shown_for_every_attack() -> None:
@@ -197,15 +197,15 @@ def test_what_token_weights_leave_is_what_counts(tmp_path: Path) -> None:
     nothing = weighing(tmp_path, 0.0)
     with pytest.raises(RuleBroken, match="rejects nearly everything: rejects 32 of 32 honest"):
         honest(Subject(nothing, lambda: [sample()]))
-    assert stopped(nothing, sample()) == "stops 16 of 16 poisoned rewarded completions"
+    assert stopped(nothing, sample()).startswith("stops 16 of 16 poisoned rewarded completions (")
     less = weighing(tmp_path, 0.4)
     with pytest.raises(RuleBroken, match="and masks tokens of 32, so that 60% of what they teach is lost"):
         honest(Subject(less, lambda: [sample()]))
     masking = stopped(less, sample())
-    assert masking == "stops 0 and masks tokens of 16 of 16 poisoned rewarded completions", "masking is stopping, too"
+    assert masking.startswith("stops 0 and masks tokens of 16 of 16 poisoned rewarded"), "masking is stopping, too"
     whole = weighing(tmp_path, 1.0)
     assert honest(Subject(whole, lambda: [sample()])) == "rejects 0 of 32 honest rewarded completions"
-    with pytest.raises(RuleWarning, match=r"^stops 0 of 16 poisoned rewarded completions, which is"):
+    with pytest.raises(RuleWarning, match=r"^stops 0 of 16 poisoned rewarded completions \(.*\), which is"):
         stopped(whole, sample())
 
 

@@ -96,7 +96,7 @@ def test_who_requires_what_the_suite_gives_is_fit(spec: str, believes: bool) -> 
     assert failed.keys() <= {"honest work gets through"} - ({"honest work gets through"} if believes else set()), failed
     if believes:
         poisoned = sum(map(sum, pools.poison))
-        assert found["poison is stopped"].detail == f"stops {poisoned} of {poisoned} poisoned rewarded completions"
+        assert found["poison is stopped"].detail.startswith(f"stops {poisoned} of {poisoned} poisoned rewarded")
 
 
 @pytest.mark.slow

@@ -156,9 +156,11 @@ def test_weights_that_are_named_come_along(tmp_path: Path, isolated: Jail) -> No
 
 def entry_of(tmp_path: Path, net: Path) -> Entry:
     made = made_entries.entry(tmp_path / "entries", defense="defense/mine.py:Mine")
-    (made.folder / "defense/mine.py").write_text(READS.replace('told="nothing"', f'told="{net.name}"'))
+    source = READS.replace('told="nothing"', f'told="{net.name}"').encode()
+    (made.folder / "defense/mine.py").write_bytes(source)
+    files = dict(made.manifest.files) | {"defense/mine.py": hashlib.sha256(source).hexdigest()}
     packed = Packed(name=net.name, sha256=net.stem.partition("-")[2], bytes=net.stat().st_size)
-    return Entry(made.folder, made.manifest.model_copy(update={"weights": (packed,)}), made.cells)
+    return Entry(made.folder, made.manifest.model_copy(update={"weights": (packed,), "files": files}), made.cells)
 
 
 def test_an_entry_with_weights_runs_again(tmp_path: Path, isolated: Jail) -> None:
@@ -169,6 +171,12 @@ def test_an_entry_with_weights_runs_again(tmp_path: Path, isolated: Jail) -> Non
     spec = restage(entry, brought, tmp_path / "again")
     assert spec == f"{tmp_path}/again/defense/mine.py:Mine"
     assert isolated(spec).state() == {"told": "numbers"}
+    own = entry.folder / "defense/mine.py"
+    as_read = own.read_text()
+    own.write_text(as_read + "# other code, put there while the entry is verified")
+    with pytest.raises(EntryError, match=r"mine\.py was changed after the entry was read; begin again"):
+        restage(entry, brought, tmp_path / "swapped")
+    own.write_text(as_read)
     net.unlink()
     with pytest.raises(EntryError, match=r"\.safetensors is missing; unpack the entry's archive first"):
         restage(entry, brought, tmp_path / "once more")
@@ -180,7 +188,10 @@ def test_the_place_is_the_one_it_was_run_from(tmp_path: Path) -> None:
     staged = stage(f"{tmp_path}/pack/core.py:Mine", tmp_path / "copies")
     made = made_entries.entry(tmp_path / "entries", defense="logit")
     manifest = made.manifest.model_copy(
-        update={"defense": staged.spec, "files": dict.fromkeys([*staged.source, "scores.json"], "0" * 64)}
+        update={
+            "defense": staged.spec,
+            "files": {name: hashlib.sha256(data).hexdigest() for name, data in staged.source.items()},
+        }
     )
     for name, data in staged.source.items():
         (made.folder / name).parent.mkdir(parents=True, exist_ok=True)

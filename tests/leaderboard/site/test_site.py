@@ -20,15 +20,15 @@ from typer.testing import CliRunner
 from tests.bench.handmade import Numbers
 from tests.leaderboard import made_entries, tiny_entries
 from tests.leaderboard.made_entries import Says, entry, prevents, shared, verified
-from tests.leaderboard.scores_files import put_scores
+from tests.leaderboard.scores_files import put_scores, scores_of, scores_sha256
 from thiefbench.cli import app
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site import rendering, writing
 from thiefbench.leaderboard.site.answers import answers
-from thiefbench.leaderboard.site.board import NAIVE, Board, BoardRow, _current_first, board
+from thiefbench.leaderboard.site.board import NAIVE, Board, BoardRow, _current_first, board, read_all
 from thiefbench.leaderboard.site.files import board_data
 from thiefbench.leaderboard.site.index_page import rank_of, shown_suite
-from thiefbench.leaderboard.site.judging import naive_forms, titles
+from thiefbench.leaderboard.site.judging import held_to, naive_forms, reference_oracles, titles
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.verification.verdict import Rerun
 from thiefbench.suite.analysis.ranking import NO_ORACLE
@@ -364,6 +364,7 @@ class TestBroken:
             ({"suite": STANDARD, "seeds": (1, 2)}, "an entry's seeds are the first ones of standard-v1"),
             ({"suite": "smoke"}, "nothing on it is ranked"),
             ({"slug": "oracle", "name": "Mine"}, "the name of an anchor"),
+            ({"slug": "placebo", "name": "Mine"}, "the name of the cells with clean completions"),
             ({"says": prevents(error="CUDA is gone")}, ""),
             (
                 {"suite": STANDARD, "says": lambda c: replace(prevents()(c), asr=1e7 * ("dos" in c.attack))},
@@ -385,6 +386,21 @@ class TestBroken:
         else:
             assert row(found, "odd").row.place.worst is None, "a failed cell is no score"
             assert "CUDA is gone" in row(found, "odd").row.problems[0]
+
+    def test_a_cell_without_clean_reward_is_no_cell(self, made: tuple[Path, Path]) -> None:
+        """Without it nobody sees that its models learn nothing."""
+        entries, seen = made
+        odd = entry(entries, "odd", prevents(utility=0.0))
+        told = scores_of(odd.folder)
+        for cell in told["cells"]:
+            if (cell["role"], cell["defense"]) == ("attack", odd.manifest.defense):
+                cell["scores"]["clean_reward"] = [None, None, None, 0]
+        put_scores(odd.folder, json.dumps(told))
+        manifest = json.loads((odd.folder / "entry.json").read_text())
+        manifest["files"]["scores.json"] = scores_sha256(odd.folder)
+        (odd.folder / "entry.json").write_text(json.dumps(manifest))
+        ((folder, why),) = board(entries, seen).broken
+        assert folder == "odd" and "has no clean reward for the cell" in why
 
     def test_a_broken_verification_breaks_its_entry_alone(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
@@ -653,6 +669,13 @@ def test_utility_under_attack_is_held_to_a_checked_entry_of_the_oracle(
     verified(checks, best)
     held = reasons(entries, checks)
     assert held["mine"] == ""
+    judged, _ = read_all(entries, checks)
+    timed = judged["mine"]
+    assert held_to(timed, reference_oracles(judged.values())).numbers.cost == timed.numbers.cost is not None
+    elsewhere = replace(
+        timed, numbers=replace(timed.numbers, cost=None)
+    )  # as one has that was timed on another machine
+    assert held_to(elsewhere, reference_oracles(judged.values())).numbers.cost is None
     assert "minus the oracle's is" in held["weak"]
 
 

@@ -47,6 +47,12 @@ class TestLostLearning:
             ([0.92] * 5, [1.0] * 5, False),  # within the margin
             ([0.1] * 5, [0.1] * 5, False),  # the attack costs it, not the defense
             ([1.0] * 5, [0.1] * 5, False),  # a defense that restores learning
+            (
+                [1.0] * 5,
+                [2.1] * 5,
+                False,
+            ),  # what the attacker's work teaches beyond the control is no defense's to keep
+            ([0.8] * 5, [2.1] * 5, True),
         ],
     )
     def test_the_mean_over_seeds_counts(
