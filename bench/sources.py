@@ -51,13 +51,14 @@ def sources(module: ModuleType) -> set[Path]:
 def package_files(module: ModuleType) -> set[Path]:
     """All files of the folder of the module's package, and what `sources` finds elsewhere; without a package its file.
 
-    Compiled and hidden files are left out.
+    Compiled and hidden files are left out, and what this package has written there.
     """
     found = sources(module)
     if not module.__package__:
         return found
     file = Path(str(module.__file__))
-    return found | {path for path in file.parent.rglob("*") if path.is_file() and _is_shown(path, file)}
+    shown = (path for path in file.parent.rglob("*") if path.is_file() and _is_shown(path, file))
+    return found | {path for path in shown if not _is_output(path, file)}
 
 
 def import_root(module: ModuleType) -> Path:

@@ -167,7 +167,7 @@ def stopped(spec: str, pools: Sample) -> str:
 def test_who_stops_almost_nothing_is_told_so() -> None:
     with pytest.raises(
         RuleWarning,
-        match=r"^stops 0 of 16 poisoned rewarded completions \(.+ with text: 0 of 16\), which is almost nothing$",
+        match=r"^stops 0 of 16 poisoned rewarded completions \(.+ with text\(.+: 0 of 16\), which is almost nothing$",
     ):
         stopped("none", sample())
     assert stopped("logit", sample()).startswith("stops 16 of 16 poisoned rewarded completions (")
@@ -178,7 +178,8 @@ def test_what_is_stopped_is_shown_for_every_attack() -> None:
     pools = [sample(), replace(sample(), name="gsm_micro with equations")]
     shown = dict(QUESTIONS)[POISON_STOPPED](Subject("logit", lambda: pools))
     assert shown.startswith("stops 32 of 32 poisoned rewarded completions (")
-    assert shown.endswith(" with text: 16 of 16; gsm_micro with equations: 16 of 16)")
+    assert ": 16 of 16; " in shown
+    assert shown.endswith("gsm_micro with equations: 16 of 16)")
 
 
 def weighing(folder: Path, weight: float) -> str:
