@@ -29,7 +29,7 @@ def is_of_package(file: Path) -> bool:
 def source_files(file: Path) -> list[Path]:
     """A user's file, or all Python and data files of the package whose module it is, sorted.
 
-    What this package has written into the folder, such as the store of a run that was started there, is left out.
+    Data that this package has written into the folder, such as the store of a run that was started there, are left out.
     """
     if not is_of_package(file):
         return [file]
@@ -51,7 +51,7 @@ def sources(module: ModuleType) -> set[Path]:
 def package_files(module: ModuleType) -> set[Path]:
     """All files of the folder of the module's package, and what `sources` finds elsewhere; without a package its file.
 
-    Compiled and hidden files are left out, and what this package has written there.
+    Compiled and hidden files are left out, and data that this package has written there.
     """
     found = sources(module)
     if not module.__package__:
@@ -69,14 +69,27 @@ def import_root(module: ModuleType) -> Path:
 
 
 def _is_output(path: Path, beside: Path) -> bool:
-    """Whether a file lies in a store or in an entry below another one's folder."""
+    """Whether a file is data in a store or in an entry below another one's folder; code always counts."""
+    if path.suffix == ".py":
+        return False
     inside = path.relative_to(beside.parent)
     folders = [beside.parent / above for above in inside.parents if above != Path()]
-    return any(all((folder / name).exists() for name in names) for folder in folders for names in _WRITTEN)
+    return any(_is_written(folder / head, beside_it, says) for folder in folders for head, beside_it, says in _WRITTEN)
 
 
-_WRITTEN = (("run.json", "cells"), ("entry.json", "scores.json.gz"), ("attack.json", "scores.json.gz"))
-"""What stores, and entries of defenses and of attacks, hold."""
+def _is_written(head: Path, beside_it: str, says: bytes) -> bool:
+    try:
+        return head.with_name(beside_it).exists() and says in head.read_bytes()
+    except OSError:
+        return False
+
+
+_WRITTEN = (
+    ("run.json", "cells", b'"fingerprint"'),
+    ("entry.json", "scores.json.gz", b'"source_sha256"'),
+    ("attack.json", "scores.json.gz", b'"source_sha256"'),
+)
+"""Of stores, and of entries of defenses and of attacks: a file, what lies beside it, and what it says."""
 
 
 def _is_shown(path: Path, beside: Path) -> bool:

@@ -3,8 +3,9 @@
 Each delivery holds all cells of the next seeds of the suite, and names its own archive, machine and versions. All of
 them are made by one defense and one version of the benchmark, with the same device, dtype, threads and version of
 torch. All cells of a delivery are made with the same vector instructions; another delivery's may be others, as those of
-the published cells may be (`thiefbench.suite.store.arithmetic`). Cells of an earlier delivery stay as they stand in the
-entry; nothing of its store or archive is needed to add another one.
+the published cells may be (`thiefbench.suite.store.arithmetic`), unless the entry brings shared cells of its own: which
+published ones these are compared with depends on how they were made. Cells of an earlier delivery stay as they stand in
+the entry; nothing of its store or archive is needed to add another one.
 """
 
 from __future__ import annotations
@@ -70,9 +71,14 @@ def check_alike(entry: Entry) -> None:
             raise EntryError(
                 f"its machine says {said.get('capability', 'nothing')!r:.60} of the vector instructions that torch used"
             )
-        if not comparable(said, _arithmetic(entry, first)):
-            apart = difference(said, _arithmetic(entry, first))
+        apart = difference(said, _arithmetic(entry, first))
+        if apart and (brings_shared(entry) or not comparable(said, _arithmetic(entry, first))):
             raise EntryError(f"its {named(each.seeds)} and its {named(first.seeds)} were not made alike: {apart}")
+
+
+def brings_shared(entry: Entry) -> bool:
+    """Whether an entry brings shared cells, instead of referring to published ones for all of them."""
+    return any(cell.defense != entry.manifest.defense for cell in entry.brought)
 
 
 def check_made_alike(entry: Entry, records: Iterable[Record]) -> None:
@@ -107,14 +113,14 @@ def apart_from_published(entry: Entry) -> str:
 
     Empty where they do not.
     """
-    said = {}
-    for delivery in entry.manifest.deliveries:
-        beside = [cell for cell in entry.published.values() if cell.record.cell["seed"] in delivery.seeds]
-        if apart := processors_apart(delivery.machine, beside):
-            said[delivery.seeds] = apart
-    if len(entry.manifest.deliveries) == 1:
-        return "".join(said.values())
-    return "; ".join(f"{named(seeds)}: {apart}" for seeds, apart in said.items())
+    said: dict[str, list[int]] = {}
+    for seed in entry.manifest.seeds:
+        beside = [cell for cell in entry.published.values() if cell.record.cell["seed"] == seed]
+        if apart := processors_apart(entry.manifest.delivery_of(seed).machine, beside):
+            said.setdefault(apart, []).append(seed)
+    if [*said.values()] == [list(entry.manifest.seeds)]:
+        return next(iter(said))
+    return "; ".join(f"{named(seeds)}: {apart}" for apart, seeds in said.items())
 
 
 def difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:

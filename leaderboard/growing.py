@@ -15,7 +15,7 @@ from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.archive import packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores
-from thiefbench.leaderboard.deliveries import check_alike, difference, made_with, named
+from thiefbench.leaderboard.deliveries import brings_shared, check_alike, difference, made_with, named
 from thiefbench.leaderboard.entry import Entry, EntryError, parsed_scores, read_entry, read_manifest, scores_content
 from thiefbench.leaderboard.entry_validation import cells_of
 from thiefbench.leaderboard.isolation.staging import Staged
@@ -105,23 +105,31 @@ def continued(
     return entry
 
 
-def check_machine(earlier: Entry) -> None:
+def check_machine(earlier: Entry, with_shared: bool) -> None:
     """Refuse to run cells on a machine whose results cannot stand in one row with those of an entry.
 
+    Args:
+        earlier: the entry.
+        with_shared: whether the cells that are to be added are shared ones too (`check_alike`).
+
     Raises:
-        EntryError: it does.
+        EntryError: they cannot.
     """
     before, here = made_with(earlier), arithmetic_here(earlier.manifest.numerics.device)
-    if not comparable(before, here):
-        apart = difference(before, here)
+    apart = difference(before, here)
+    if apart and (with_shared or brings_shared(earlier) or not comparable(before, here)):
         raise EntryError(_otherwise(earlier.folder, earlier.manifest.seeds, f"another arithmetic: {apart} here"))
 
 
 def check_arithmetic(earlier: Entry, records: Sequence[Record]) -> None:
     """Refuse cells that cannot stand in one row with those of the entry that they are added to; raises EntryError."""
+    before, defense = made_with(earlier), earlier.manifest.defense
+    strictly = brings_shared(earlier) or any(record.cell["defense"] != defense for record in records)
     for record in records:
-        if not comparable(before := made_with(earlier), made := arithmetic_of(record)):
-            what = f"another arithmetic than the cell {record.cell_id}: {difference(before, made)}"
+        made = arithmetic_of(record)
+        apart = difference(before, made)
+        if apart and (strictly or not comparable(before, made)):
+            what = f"another arithmetic than the cell {record.cell_id}: {apart}"
             raise EntryError(_otherwise(earlier.folder, earlier.manifest.seeds, what))
 
 

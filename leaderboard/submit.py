@@ -297,7 +297,8 @@ def run(submission: Submission, listener: Listener, workers: int = 1) -> list[Re
     with chdir(submission.staged.folder):
         check_machine(submission.references.cells.values(), submission.brought, submission.store)
         if submission.earlier and lacks(submission.brought, submission.store):
-            growing.check_machine(submission.earlier)
+            with_shared = any(spec.defense != submission.defense for spec in submission.brought)
+            growing.check_machine(submission.earlier, with_shared)
         return run_suite(_suite_of_row(submission), submission.brought, submission.store, listener, workers=workers)
 
 

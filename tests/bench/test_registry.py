@@ -604,13 +604,20 @@ def test_what_a_run_writes_into_the_package_does_not_count(tmp_path: Path) -> No
         (package / name).write_text(text)
     spec = f"{package}/mine.py:Mine"
     before = registry.source_hash("defense", spec, load=False)
-    for written in (
-        "runs/smoke/run.json", "runs/smoke/cells/0123/record.json", "entries/filter/entry.json",
-        "entries/filter/scores.json.gz", "entries/filter/defense/mine.py",
-    ):  # fmt: skip
+    for written, text in {
+        "runs/smoke/run.json": '{"fingerprint": ""}', "runs/smoke/cells/0123/record.json": "{}",
+        "entries/filter/entry.json": '{"source_sha256": ""}', "entries/filter/scores.json.gz": "",
+        "entries/filter/more.json": "{}",
+    }.items():  # fmt: skip
         (package / written).parent.mkdir(parents=True, exist_ok=True)
-        (package / written).write_text("{}")
+        (package / written).write_text(text)
     assert registry.source_hash("defense", spec, load=False) == before
+    (package / "runs/smoke/code.py").write_text("")
+    assert registry.source_hash("defense", spec, load=False) != before, "code counts wherever it lies"
+    (package / "runs/smoke/code.py").unlink()
+    (package / "runs/smoke/run.json").write_text("{}")
+    assert registry.source_hash("defense", spec, load=False) != before, "this is somebody's data"
+    (package / "runs/smoke/run.json").write_text('{"fingerprint": ""}')
     (package / "runs/words.json").write_text("[]")
     assert registry.source_hash("defense", spec, load=False) != before, "a folder's name does not hide data"
 

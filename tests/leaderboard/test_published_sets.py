@@ -30,6 +30,7 @@ from tests.leaderboard.shared_cells import (
 from tests.leaderboard.tiny_entries import CHEATS, NUMERICS, Made, copied, made, resigned, rewritten, suite
 from tests.leaderboard.verification.test_verify import CAREFUL, SECRET
 from thiefbench.leaderboard import referring, rows, submit
+from thiefbench.leaderboard.deliveries import apart_from_published
 from thiefbench.leaderboard.entry import EntryError, read_entry
 from thiefbench.leaderboard.published import PublishedError, published_sets, set_name
 from thiefbench.leaderboard.publishing import ConflictError
@@ -611,3 +612,24 @@ def test_a_stranger_s_set_is_not_read(scene: Scene, tmp_path: Path) -> None:
     with pytest.raises(EntryError, match="another content of the shared cell"):
         read_entry(scene.further.folder, copy.shared)
     assert all(isinstance(each, Record) for each in Store(copy.store).records())
+
+
+def test_an_entry_goes_on_where_other_instructions_are_used_if_all_shared_cells_are_published(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = suite(seeds=(0, 1))
+    made_entries.tiny(both, monkeypatch)
+    store, shared = Path(shutil.copytree(scene.board.store, tmp_path / "store")), tmp_path / "shared"
+    made(tmp_path / "whole", HEARS, monkeypatch, of=both, store=store, shared=tmp_path / "nothing")
+    publish_all(Board(store, shared), (0, 1))
+    made(tmp_path / "grown", HEARS, monkeypatch, of=both, store=store, shared=shared, seeds=1)
+    for role in ROLES:
+        shutil.rmtree(Store(store).cell(id_of(cell_at(*role, seed=1))).path)
+    for record in [each for each in Store(store).records() if each.cell["seed"] == 1]:
+        Store(store).cell(record.cell_id).write(made_on(OTHER)(record))
+    grown = made(tmp_path / "grown", HEARS, monkeypatch, of=both, store=store, shared=shared, seeds=2)
+    assert [each.machine["capability"] == OTHER for each in grown.entry.manifest.deliveries] == [False, True]
+    archives = grown.archive.with_name("mine.tar"), grown.archive.with_name("mine.seed-1.tar")
+    found = verified(grown, shared=shared, archive=archives[0], further=archives[1:])
+    assert [(each.seeds, each.verdict) for each in found.deliveries] == [((0,), "rescored"), ((1,), "rescored")]
+    assert apart_from_published(grown.entry).startswith("seed 1: the published cells and the defense's own")
