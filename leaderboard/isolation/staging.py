@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from thiefbench import registry
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.isolation.sandbox_paths import (
     Guests,
@@ -76,6 +77,10 @@ class Listing(Protocol):
     @property
     def files(self) -> Mapping[str, str]:
         """The SHA-256 of every file of the entry, by its path in the folder."""
+
+    @property
+    def source_sha256(self) -> str:
+        """Hash of the source, as in the cells' identities."""
 
     @property
     def weights(self) -> Sequence[Packed]:
@@ -150,7 +155,7 @@ def restaged(entry: Submitted, spec: str, kind: Guests, brought: Path, folder: P
     """As `restage`, for the spec string of a defense or an attack in its entry.
 
     Raises:
-        EntryError: weights are missing, or a file of the source is not the one that its manifest names any more.
+        EntryError: weights are missing, or the source is not the one that its manifest names any more.
     """
     packed_weights = [brought / each.name for each in entry.manifest.weights]
     if missing := next((path for path in packed_weights if not path.is_file()), None):
@@ -167,6 +172,9 @@ def restaged(entry: Submitted, spec: str, kind: Guests, brought: Path, folder: P
 
     absolute = relocated(spec, place, kind)
     _lay_out(folder, source, packed_weights, named)
+    # What was checked lay in the entry's folder, which may have changed meanwhile; this is what is run.
+    if source and registry.source_hash(kind, absolute, load=False) != entry.manifest.source_sha256:
+        raise EntryError(f"the source in {entry.folder} is not the one that its manifest names; begin again")
     return absolute
 
 

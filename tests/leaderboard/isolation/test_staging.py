@@ -159,8 +159,13 @@ def entry_of(tmp_path: Path, net: Path) -> Entry:
     source = READS.replace('told="nothing"', f'told="{net.name}"').encode()
     (made.folder / "defense/mine.py").write_bytes(source)
     files = dict(made.manifest.files) | {"defense/mine.py": hashlib.sha256(source).hexdigest()}
+    known = registry.source_hash("defense", f"{made.folder}/defense/mine.py:Mine", load=False)
     packed = Packed(name=net.name, sha256=net.stem.partition("-")[2], bytes=net.stat().st_size)
-    return Entry(made.folder, made.manifest.model_copy(update={"weights": (packed,), "files": files}), made.cells)
+    return Entry(
+        made.folder,
+        made.manifest.model_copy(update={"weights": (packed,), "files": files, "source_sha256": known}),
+        made.cells,
+    )
 
 
 def test_an_entry_with_weights_runs_again(tmp_path: Path, isolated: Jail) -> None:
@@ -176,7 +181,10 @@ def test_an_entry_with_weights_runs_again(tmp_path: Path, isolated: Jail) -> Non
     own.write_text(as_read + "# other code, put there while the entry is verified")
     with pytest.raises(EntryError, match=r"mine\.py was changed after the entry was read; begin again"):
         restage(entry, brought, tmp_path / "swapped")
-    own.write_text(as_read)
+    other = entry.manifest.model_copy(update={"source_sha256": "0" * 64})
+    with pytest.raises(EntryError, match="is not the one that its manifest names; begin again"):
+        own.write_text(as_read)
+        restage(Entry(entry.folder, other, entry.cells), brought, tmp_path / "swapped back")
     net.unlink()
     with pytest.raises(EntryError, match=r"\.safetensors is missing; unpack the entry's archive first"):
         restage(entry, brought, tmp_path / "once more")
@@ -187,9 +195,12 @@ def test_the_place_is_the_one_it_was_run_from(tmp_path: Path) -> None:
     put(tmp_path / "pack", PACKAGE)
     staged = stage(f"{tmp_path}/pack/core.py:Mine", tmp_path / "copies")
     made = made_entries.entry(tmp_path / "entries", defense="logit")
+    with chdir(staged.folder):
+        source_sha256 = registry.source_hash("defense", staged.spec)
     manifest = made.manifest.model_copy(
         update={
             "defense": staged.spec,
+            "source_sha256": source_sha256,
             "files": {name: hashlib.sha256(data).hexdigest() for name, data in staged.source.items()},
         }
     )
