@@ -33,11 +33,7 @@ def source_files(file: Path) -> list[Path]:
     """
     if not is_of_package(file):
         return [file]
-    return sorted(
-        path
-        for path in file.parent.rglob("*")
-        if path.suffix in {".py", *DATA} and path.is_file() and _is_shown(path, file) and not _is_output(path, file)
-    )
+    return sorted(path for path in _files_of_package(file) if path.suffix in {".py", *DATA})
 
 
 def sources(module: ModuleType) -> set[Path]:
@@ -56,9 +52,7 @@ def package_files(module: ModuleType) -> set[Path]:
     found = sources(module)
     if not module.__package__:
         return found
-    file = Path(str(module.__file__))
-    shown = (path for path in file.parent.rglob("*") if path.is_file() and _is_shown(path, file))
-    return found | {path for path in shown if not _is_output(path, file)}
+    return found | set(_files_of_package(Path(str(module.__file__))))
 
 
 def import_root(module: ModuleType) -> Path:
@@ -68,28 +62,33 @@ def import_root(module: ModuleType) -> Path:
     return file.parents[depth]
 
 
-def _is_output(path: Path, beside: Path) -> bool:
-    """Whether a file is data in a store or in an entry below another one's folder; code always counts."""
-    if path.suffix == ".py":
+def _files_of_package(file: Path) -> list[Path]:
+    """All files of a module's folder but compiled and hidden ones, and data that this package has written there.
+
+    Such data lie in stores and in entries of defenses and attacks; code counts wherever it lies.
+    """
+    shown = [path for path in file.parent.rglob("*") if path.is_file() and _is_shown(path, file)]
+    written = {path.parent for path in shown if path.parent != file.parent and _is_written(path)}
+    return [path for path in shown if path.suffix == ".py" or written.isdisjoint(path.parents)]
+
+
+_WRITTEN = {
+    "run.json": ("cells", b'"fingerprint"'),
+    "entry.json": ("scores.json.gz", b'"source_sha256"'),
+    "attack.json": ("scores.json.gz", b'"source_sha256"'),
+}
+"""Files that a store, an entry of a defense and one of an attack have: what lies beside them, and what they say."""
+
+
+def _is_written(path: Path) -> bool:
+    """Whether a file marks its folder as a store or an entry."""
+    if path.name not in _WRITTEN:
         return False
-    inside = path.relative_to(beside.parent)
-    folders = [beside.parent / above for above in inside.parents if above != Path()]
-    return any(_is_written(folder / head, beside_it, says) for folder in folders for head, beside_it, says in _WRITTEN)
-
-
-def _is_written(head: Path, beside_it: str, says: bytes) -> bool:
+    beside, says = _WRITTEN[path.name]
     try:
-        return head.with_name(beside_it).exists() and says in head.read_bytes()
+        return path.with_name(beside).exists() and says in path.read_bytes()
     except OSError:
         return False
-
-
-_WRITTEN = (
-    ("run.json", "cells", b'"fingerprint"'),
-    ("entry.json", "scores.json.gz", b'"source_sha256"'),
-    ("attack.json", "scores.json.gz", b'"source_sha256"'),
-)
-"""Of stores, and of entries of defenses and of attacks: a file, what lies beside it, and what it says."""
 
 
 def _is_shown(path: Path, beside: Path) -> bool:

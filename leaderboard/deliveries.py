@@ -71,8 +71,7 @@ def check_alike(entry: Entry) -> None:
             raise EntryError(
                 f"its machine says {said.get('capability', 'nothing')!r:.60} of the vector instructions that torch used"
             )
-        apart = difference(said, _arithmetic(entry, first))
-        if apart and (brings_shared(entry) or not comparable(said, _arithmetic(entry, first))):
+        if apart := apart_in_row(said, _arithmetic(entry, first), brings_shared(entry)):
             raise EntryError(f"its {named(each.seeds)} and its {named(first.seeds)} were not made alike: {apart}")
 
 
@@ -121,6 +120,16 @@ def apart_from_published(entry: Entry) -> str:
     if [*said.values()] == [list(entry.manifest.seeds)]:
         return next(iter(said))
     return "; ".join(f"{named(seeds)}: {apart}" for apart, seeds in said.items())
+
+
+def apart_in_row(one: Mapping[str, str], other: Mapping[str, str], with_shared: bool) -> str:
+    """How two arithmetics keep cells from standing in one row, in words; empty where they may.
+
+    Args:
+        one, other: of the cells.
+        with_shared: whether the row brings shared cells of its own, which then have to be made alike.
+    """
+    return difference(one, other) if with_shared or not comparable(one, other) else ""
 
 
 def difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.archive import packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores
-from thiefbench.leaderboard.deliveries import brings_shared, check_alike, difference, made_with, named
+from thiefbench.leaderboard.deliveries import apart_in_row, brings_shared, check_alike, made_with, named
 from thiefbench.leaderboard.entry import Entry, EntryError, parsed_scores, read_entry, read_manifest, scores_content
 from thiefbench.leaderboard.entry_validation import cells_of
 from thiefbench.leaderboard.isolation.staging import Staged
@@ -25,7 +25,7 @@ from thiefbench.leaderboard.verification.baseline import check_set, other_cells
 from thiefbench.leaderboard.verification.rescoring import InconsistentError
 from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.scenario import CellSpec, Suite
-from thiefbench.suite.store.arithmetic import arithmetic_here, arithmetic_of, comparable
+from thiefbench.suite.store.arithmetic import arithmetic_here, arithmetic_of
 from thiefbench.suite.store.records import Record, identify
 from thiefbench.wording import counted
 
@@ -115,20 +115,17 @@ def check_machine(earlier: Entry, with_shared: bool) -> None:
     Raises:
         EntryError: they cannot.
     """
-    before, here = made_with(earlier), arithmetic_here(earlier.manifest.numerics.device)
-    apart = difference(before, here)
-    if apart and (with_shared or brings_shared(earlier) or not comparable(before, here)):
+    here = arithmetic_here(earlier.manifest.numerics.device)
+    if apart := apart_in_row(made_with(earlier), here, with_shared or brings_shared(earlier)):
         raise EntryError(_otherwise(earlier.folder, earlier.manifest.seeds, f"another arithmetic: {apart} here"))
 
 
 def check_arithmetic(earlier: Entry, records: Sequence[Record]) -> None:
     """Refuse cells that cannot stand in one row with those of the entry that they are added to; raises EntryError."""
-    before, defense = made_with(earlier), earlier.manifest.defense
-    strictly = brings_shared(earlier) or any(record.cell["defense"] != defense for record in records)
+    defense = earlier.manifest.defense
+    with_shared = brings_shared(earlier) or any(record.cell["defense"] != defense for record in records)
     for record in records:
-        made = arithmetic_of(record)
-        apart = difference(before, made)
-        if apart and (strictly or not comparable(before, made)):
+        if apart := apart_in_row(made_with(earlier), arithmetic_of(record), with_shared):
             what = f"another arithmetic than the cell {record.cell_id}: {apart}"
             raise EntryError(_otherwise(earlier.folder, earlier.manifest.seeds, what))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from thiefbench.errors import UserError
@@ -16,7 +17,8 @@ _KINDS: Final[tuple[Kind, ...]] = ("attack", "defense", "task")
 def changed_code(store: Store) -> list[str]:
     """The kinds and spec strings of a store's last run whose code is another one now, as in "attack mine.py:Mine".
 
-    What cannot be loaded any more, or may not be, is not among them.
+    What cannot be loaded any more, or may not be, is not among them. All cells of a run have the same code, so one cell
+    is read of each attack and defense: reading one checks its completions, which takes a while.
 
     Raises:
         UserError: the description of the run cannot be used.
@@ -24,17 +26,20 @@ def changed_code(store: Store) -> list[str]:
     from thiefbench import registry
     from thiefbench.suite.analysis.run_comparisons import cells_of_run, last_run
 
-    used: dict[tuple[Kind, str], set[str]] = {}
-    for cell in cells_of_run(store, last_run(store)):
+    run, seen, first = last_run(store), set[tuple[str, ...]](), []
+    for each in run["cells"]:
+        names = {("attack", each.get("part", ""), each["attack"]), ("defense", each["defense"])}
+        if not names <= seen and store.cell(each["cell_id"]).record_path.exists():
+            first.append(each)
+            seen |= names
+    used: dict[tuple[Kind, str], str] = {}
+    for cell in cells_of_run(store, {"cells": first}):
         sources = cell.record.identity.get("sources") if cell.record is not None else None
         if cell.record is not None and isinstance(sources, dict):  # a store may come from a stranger
-            for kind in _KINDS:
-                used.setdefault((kind, cell.record.cell[kind]), set()).add(str(sources.get(kind)))
+            used |= {(kind, cell.record.cell[kind]): str(sources.get(kind)) for kind in _KINDS}
     changed = []
-    for (kind, spec), hashes in used.items():
-        try:
-            if hashes != {registry.source_hash(kind, spec)}:
+    for (kind, spec), known in used.items():
+        with suppress(UserError):
+            if registry.source_hash(kind, spec) != known:
                 changed.append(f"{kind} {spec}")
-        except UserError:
-            continue
     return changed
