@@ -24,9 +24,9 @@ import site
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from pathlib import Path, PurePosixPath
 
@@ -36,6 +36,8 @@ MOST_SOURCE_BYTES = 16 << 20
 """Of a file whose imports are read."""
 MOST_PATH_LETTERS = 512
 """A longer string is not taken for the path of a data file."""
+MOST_REMEMBERED_BYTES = 1 << 18
+"""Of a file whose syntax is remembered; a longer one is read anew each time."""
 MOST_NAME_BYTES = 240
 """No file system has room for a module of a longer name; a string that reads like a name may be longer."""
 
@@ -124,18 +126,19 @@ def imported(files: Iterable[Path], folder: Path) -> Imported:
     own = {file.resolve(): name_within(folder, file) for file in files}
     modules, names, data = set[UserModule](), set[str](), set[NamedData]()
     waiting = [(file, name, "") for file, name in own.items()]
+    folders = _Folders()
     while waiting:
         file, namer, package = waiting.pop()
         try:
-            nodes = _nodes(file)
+            syntax = _syntax(file)
         except OSError:
             if file in own:
                 raise
             continue
-        data |= set(_named_data(nodes, file.parent, namer))
-        for name in set(_imported_names(nodes, package)) - names:
+        data |= set(_named_data(syntax, file.parent, namer))
+        for name in set(_imported_names(syntax, package)) - names:
             names.add(name)
-            new = {module for module in _located(name, folder) if module.file not in own} - modules
+            new = {module for module in _located(name, folder, folders) if module.file not in own} - modules
             modules |= new
             waiting += [(module.file, module.name, module.package) for module in new]
     counted = own.keys() | {module.file for module in modules}
@@ -163,34 +166,68 @@ def name_within(folder: Path, file: Path) -> str:
     return Path(os.path.relpath(file.resolve(), folder.resolve())).as_posix()
 
 
-def _nodes(file: Path) -> list[ast.AST]:
-    """The syntax of a file; none of one that is no Python and so cannot be loaded either.
+@dataclass(frozen=True)
+class _Syntax:
+    """What a Python file says of other files.
+
+    Attributes:
+        imported: names of modules that its `import` statements give in full.
+        taken: of its `from` statements, the number of leading dots, the module's name, and the names taken from it.
+        strings: all whole strings, if it imports modules by name; else none.
+        paths: strings that may be the path of a data file.
+    """
+
+    imported: frozenset[str] = frozenset()
+    taken: frozenset[tuple[int, str, tuple[str, ...]]] = frozenset()
+    strings: frozenset[str] = frozenset()
+    paths: frozenset[str] = frozenset()
+
+
+def _syntax(file: Path) -> _Syntax:
+    """What a file says; nothing if it is no Python, which cannot be loaded either.
 
     Raises:
         OSError: see `read_regular`.
     """
     if file.suffix not in SOURCE_SUFFIXES:
-        return []
+        return _Syntax()
+    content = read_regular(file, MOST_SOURCE_BYTES)
     try:
-        with warnings.catch_warnings():  # about an escape sequence, which a filter could make an error
-            warnings.simplefilter("ignore")
-            return list(ast.walk(ast.parse(read_regular(file, MOST_SOURCE_BYTES))))
+        return (_remembered if len(content) <= MOST_REMEMBERED_BYTES else _parsed)(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+        return _Syntax()
 
 
-def _strings(nodes: Iterable[ast.AST]) -> set[str]:
-    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+def _parsed(content: bytes) -> _Syntax:
+    with warnings.catch_warnings():  # about an escape sequence, which a filter could make an error
+        warnings.simplefilter("ignore")
+        nodes = list(ast.walk(ast.parse(content)))
+    strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return _Syntax(
+        imported=frozenset(alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names),
+        taken=frozenset(
+            (node.level, node.module or "", tuple(alias.name for alias in node.names))
+            for node in nodes
+            if isinstance(node, ast.ImportFrom)
+        ),
+        strings=frozenset(strings) if any(_word(node) in _IMPORT_BY_NAME for node in nodes) else frozenset(),
+        paths=frozenset(filter(_may_be_data, strings)),
+    )
 
 
-def _named_data(nodes: Iterable[ast.AST], folder: Path, namer: str) -> Iterator[NamedData]:
+_remembered = lru_cache(maxsize=64)(_parsed)
+
+
+def _may_be_data(string: str) -> bool:
+    path = PurePosixPath(string)
+    if len(string) > MOST_PATH_LETTERS or path.is_absolute() or ".." in path.parts or not path.suffix:
+        return False
+    return not _NAMED_AFTER_CONTENT.search(path.name)
+
+
+def _named_data(syntax: _Syntax, folder: Path, namer: str) -> Iterator[NamedData]:
     """The plain files in a folder whose paths relative to it are strings in the syntax of a file there, the namer."""
-    for string in _strings(nodes):
-        path = PurePosixPath(string)
-        if len(string) > MOST_PATH_LETTERS or path.is_absolute() or ".." in path.parts or not path.suffix:
-            continue
-        if _NAMED_AFTER_CONTENT.search(path.name):
-            continue
+    for path in map(PurePosixPath, syntax.paths):
         try:
             if (file := folder / path).is_file():
                 yield NamedData(path.as_posix(), file.resolve(), namer)
@@ -198,26 +235,24 @@ def _named_data(nodes: Iterable[ast.AST], folder: Path, namer: str) -> Iterator[
             continue
 
 
-def _imported_names(nodes: Sequence[ast.AST], package: str) -> Iterator[str]:
+def _imported_names(syntax: _Syntax, package: str) -> Iterator[str]:
     """Names of all modules that a file may import; ``package.*`` stands for every module in a package."""
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (path := _absolute(node, package)):
+    yield from syntax.imported
+    for level, module, names in syntax.taken:
+        if path := _absolute(level, module, package):
             yield path
-            yield from (f"{path}.{alias.name}" for alias in node.names)
-    if any(_word(node) in _IMPORT_BY_NAME for node in nodes):
-        for string in _strings(nodes):
-            if _DOTTED.fullmatch(string.lstrip(".")):
-                yield f"{package}.{string.lstrip('.')}" if string.startswith(".") else string
+            yield from (f"{path}.{name}" for name in names)
+    for string in syntax.strings:
+        if _DOTTED.fullmatch(string.lstrip(".")):
+            yield f"{package}.{string.lstrip('.')}" if string.startswith(".") else string
 
 
-def _absolute(node: ast.ImportFrom, package: str) -> str:
+def _absolute(level: int, module: str, package: str) -> str:
     """The full name of the module that something is imported from; empty where it is in the plugin's own package."""
-    if not node.level:
-        return node.module or ""
+    if not level:
+        return module
     try:
-        return importlib.util.resolve_name("." * node.level + (node.module or ""), package) if package else ""
+        return importlib.util.resolve_name("." * level + module, package) if package else ""
     except ImportError:  # it would leave the package, and fails when it runs
         return ""
 
@@ -230,7 +265,27 @@ def _word(node: ast.AST) -> str:
     return node.name if isinstance(node, ast.alias) else ""
 
 
-def _located(name: str, folder: Path) -> Iterator[UserModule]:
+class _Folders:
+    """Folders, each listed once: a question to the file system for every module in every folder takes long."""
+
+    def __init__(self) -> None:
+        self._names: dict[Path, frozenset[str] | None] = {}
+
+    def may_have(self, folder: Path, name: str) -> bool:
+        """Whether a folder has something of this name; true as well if the folder can be entered and not listed."""
+        if folder not in self._names:
+            try:
+                with os.scandir(folder) as found:
+                    self._names[folder] = frozenset(each.name for each in found)
+            except PermissionError:
+                self._names[folder] = None
+            except OSError:
+                self._names[folder] = frozenset()
+        names = self._names[folder]
+        return not name or names is None or name in names
+
+
+def _located(name: str, folder: Path, folders: _Folders) -> Iterator[UserModule]:
     """The user's modules of a name, with the packages around them."""
     first, *rest = name.split(".")
     if first == "thiefbench" or len(max((first, *rest), key=len).encode()) > MOST_NAME_BYTES:
@@ -241,37 +296,40 @@ def _located(name: str, folder: Path) -> Iterator[UserModule]:
             last = rest[length - 1] if length else first
             within = ".".join((first, *rest[:length]))
             if last == "*":
-                yield from _inside(".".join((first, *rest[: length - 1])), places, place)
+                yield from _inside(".".join((first, *rest[: length - 1])), places, place, folders)
                 break
-            file, places = _find(last, places)
+            file, places = _find(last, places, folders)
             if file is not None and not is_user_s(file):
                 break
             if file is not None:
                 yield UserModule(within, file, place)
 
 
-def _find(name: str, places: Iterable[Path]) -> tuple[Path | None, list[Path]]:
+def _find(name: str, places: Iterable[Path], folders: _Folders) -> tuple[Path | None, list[Path]]:
     """The file of a module as Python would find it, and where the modules in it lie.
 
     A folder without `__init__` has no file, and counts only where no place has a file of its name.
     """
     portions = []
     for place in places:
-        for file in (*(place / name / f"__init__{suffix}" for suffix in _SUFFIXES),
-                     *(place / f"{name}{suffix}" for suffix in _SUFFIXES)):  # fmt: skip
+        inside = folders.may_have(place, name)
+        for file in (
+            *(place / name / f"__init__{suffix}" for suffix in _SUFFIXES if inside),
+            *(place / f"{name}{suffix}" for suffix in _SUFFIXES if folders.may_have(place, f"{name}{suffix}")),
+        ):
             if file.is_file():
                 return file.resolve(), [place / name] if file.parent != place else []
-        if (place / name).is_dir():
+        if inside and (place / name).is_dir():
             portions.append(place / name)
     return None, portions
 
 
-def _inside(package: str, portions: Iterable[Path], place: int) -> Iterator[UserModule]:
+def _inside(package: str, portions: Iterable[Path], place: int, folders: _Folders) -> Iterator[UserModule]:
     """The modules that ``from package import *`` may import, of a package in these folders."""
     for portion in portions:
         for path in portion.iterdir() if portion.is_dir() else ():
             name = path.name.partition(".")[0]
-            file, _ = _find(name, [portion])
+            file, _ = _find(name, [portion], folders)
             if file is not None and name != "__init__" and is_user_s(file):
                 yield UserModule(f"{package}.{name}", file, place)
 

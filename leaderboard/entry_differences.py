@@ -88,13 +88,18 @@ def _made_with(one: Entry, other: Entry) -> Iterator[str]:
 
 
 def _facts(entry: Entry) -> dict[str, str]:
-    """What computed an entry's cells, as far as it can change them; where its deliveries differ, all of it."""
+    """What computed an entry's cells, as far as it can change them; where its deliveries differ, at which seeds."""
     manifest = entry.manifest
     facts = {name: str(value) for name, value in manifest.numerics.model_dump().items()}
-    made = [{**each.versions, **each.machine} for each in manifest.deliveries]
-    for name in dict.fromkeys(name for each in made for name in each):
+    made = [({**each.versions, **each.machine}, each.seeds) for each in manifest.deliveries]
+    for name in dict.fromkeys(name for each, _ in made for name in each):
         if name not in _ALWAYS_APART:
-            facts[name] = " / ".join(sorted({str(each.get(name, "unknown")) for each in made}))
+            at: dict[str, list[int]] = {}
+            for each, seeds in made:
+                at.setdefault(str(each.get(name, "unknown")), []).extend(seeds)
+            facts[name] = " / ".join(
+                f"{value} ({named(seeds)})" if len(at) > 1 else value for value, seeds in at.items()
+            )
     facts["seeds"] = ", ".join(map(str, sorted(manifest.seeds)))
     return facts
 

@@ -61,6 +61,7 @@ def continued(
     staged: Staged,
     own_shared: str,
     shared: Path,
+    seeds: Sequence[int] = (),
 ) -> Entry:
     """The entry in a folder, to which further seeds may be added. The defense's code is loaded.
 
@@ -68,9 +69,11 @@ def continued(
         folder: of the entry.
         suite, defense, numerics, staged, own_shared: of the cells that are to be added; see `submit.Submission`.
         shared: the folder of the board's published shared cells.
+        seeds: that are to be added.
 
     Raises:
-        EntryError: these would not be made as the entry's cells were.
+        EntryError: these would not be made as the entry's cells were, or with them it would belong to another set of
+            published cells.
         PublishedError: a published cell cannot be read.
     """
     manifest, weights = read_manifest(folder), [packed_file(path).name for path in staged.weights]
@@ -96,8 +99,9 @@ def continued(
     if any(cell.cell_id != identify(expected) for cell, expected in zip(entry.cells, identities, strict=True)):
         raise EntryError(_otherwise(folder, manifest.seeds, f"another version of the benchmark ({_version(entry)})"))
     sets = published_sets(shared, suite.title)
+    grown = [(suite.part_of(s), s) for s in rows.wanted(suite, (*manifest.seeds, *seeds), numerics, defense)]
     try:
-        check_set(entry, specs, sets)
+        check_set(entry, grown, sets)
     except InconsistentError as error:
         raise EntryError(f"{folder} is {named(manifest.seeds)} of {suite.title}: {error}") from error
     if not own_shared.strip() and next(other_cells(entry, specs, sets), None):

@@ -257,7 +257,7 @@ def prepare(
     wanted_seeds = suite.seeds if seeds is None else growing.to_bring(suite, seeds, begun)
     earlier = None
     if begun is not None:
-        earlier = growing.continued(folder, suite, defense, numerics, staged, own_shared, shared)
+        earlier = growing.continued(folder, suite, defense, numerics, staged, own_shared, shared, wanted_seeds)
     cells = tuple(rows.wanted(suite, wanted_seeds, numerics, defense)) if wanted_seeds else ()
     needed = [cell for cell in cells if cell.defense != defense]
     references, made_on = References(), dict[str, Any]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import copy
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -84,6 +85,14 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
     atexit.register(gc.unfreeze)  # when Python ends, libraries look for what they have leaked
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_disks() -> Iterator[None]:
+    """Files of a test need not survive a power cut, and a disk takes 5 to 50 ms for each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pyarrow.parquet as pq
 
@@ -79,8 +78,7 @@ def store(folder: Path, made: Suite, says: Says = usual, order: Callable[[list[A
     entries = []
     for cell in cells:
         cell_id = identify({"cell": cell.as_dict()})
-        with mock.patch("os.fsync"):  # hundreds of records need not survive a power cut
-            write(kept, cell_id, cell, says(cell))
+        write(kept, cell_id, cell, says(cell))
         named = {name: getattr(cell, name) for name in ("role", "attack", "defense", "seed", "label")}
         entries.append({"cell_id": cell_id, "part": made.part_of(cell), **named})
     kept.write_run({"title": made.title, "suite": asdict(made), "fingerprint": made.fingerprint(), "cells": entries})

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from tests.bench.handmade import Numbers
 from tests.leaderboard.made_entries import NUMERICS, UNDEFENDED, _digest, _record
@@ -84,5 +83,4 @@ def attack(
         "archive": Packed(name=f"{slug}.tar", sha256=_digest("archive", slug), bytes=12_345),
     }  # fmt: skip
     scores = AttackScores(cells=tuple(cells), examples=(shown,))
-    with mock.patch("os.fsync"):
-        return write_attack_entry(folder / slug, AttackManifest(**fields | changes), scores, {"attack/mine.py": SOURCE})
+    return write_attack_entry(folder / slug, AttackManifest(**fields | changes), scores, {"attack/mine.py": SOURCE})

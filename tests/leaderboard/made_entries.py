@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from tests.bench import handmade
 from tests.bench.handmade import Numbers
@@ -108,8 +107,7 @@ def entry(
         "machine": _MACHINE,
         "archive": Packed(name=f"{slug}.tar", sha256=_digest("archive", slug), bytes=12_345_678),
     }  # fmt: skip
-    with mock.patch("os.fsync"):
-        return write_entry(folder / slug, Manifest(**fields | changes), Scores(cells=tuple(cells)), source)
+    return write_entry(folder / slug, Manifest(**fields | changes), Scores(cells=tuple(cells)), source)
 
 
 def grown(folder: Path, slug: str = "mine", suite: str = "standard-v2", **changes: Any) -> Entry:

@@ -86,7 +86,13 @@ def test_what_made_the_later_seeds_of_an_entry_is_said_too(tmp_path: Path) -> No
     archive = later.archive.model_copy(update={"name": "other.seed-1.tar"})
     other = made_entries.grown(tmp_path, "other", later=(moved.model_copy(update={"archive": archive}),))
     assert "made with the same versions" in reasons(one, one)
-    assert "not made with the same: processor Example CPU and Another CPU / Example CPU." in reasons(one, other)
+    said = "not made with the same: processor Example CPU and Example CPU (seed 0) / Another CPU (seed 1)."
+    assert said in reasons(one, other)
+    first = {**one.manifest.machine, "processor": "Another CPU"}
+    reversed_order = made_entries.grown(tmp_path, "reversed", machine=first)
+    assert "processor Example CPU (seed 0) / Another CPU (seed 1) and Another CPU (seed 0)" in reasons(
+        other, reversed_order
+    )
 
 
 def test_own_cells_are_equal_or_part_at_a_round(tmp_path: Path) -> None:

@@ -487,7 +487,7 @@ def test_an_entry_does_not_grow_into_another_set(scene: Scene, tmp_path: Path, m
     made_entries.tiny(both, monkeypatch)
     begun = prepared(tmp_path, scene.there, scene.board.shared, of=both, seeds=1)
     submit.write(begun, submit.run(begun, tiny.Watcher()))
-    with pytest.raises(EntryError, match="lack these seeds, which only another set has"):
+    with pytest.raises(EntryError, match="it belongs to the first set; remove its folder and submit it again"):
         prepared(tmp_path, scene.board.store, scene.board.shared, of=both, seeds=2)
 
 
@@ -574,6 +574,26 @@ def test_an_entry_does_not_grow_once_another_set_is_its_own(
     for seed in (0, 1):
         for role in ROLES:
             changed(copy.store, cell_at(*role, seed=seed), made_on("SSE10"))
+    name = publish_all(copy, (0, 1), beside=True).folder.name
+    with pytest.raises(EntryError, match=f"it belongs to the set {name}; remove its folder and submit it again"):
+        prepared(tmp_path, copy.store, copy.shared, of=both, seeds=2)
+
+
+def test_an_entry_does_not_grow_where_it_would_belong_to_another_set(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first set, seed 0 alone was made as its own cells were; of the further one, both seeds."""
+    both = suite(seeds=(0, 1))
+    made_entries.tiny(both, monkeypatch)
+    copy = copy_of(scene.board, tmp_path)
+    shutil.rmtree(copy.shared / TITLE)
+    publish_all(copy, (0,))
+    begun = prepared(tmp_path, copy.store, copy.shared, of=both, seeds=1)
+    submit.write(begun, submit.run(begun, tiny.Watcher()))
+    there = Board(Path(shutil.copytree(copy.store, tmp_path / "there")), copy.shared)
+    for role in ROLES:
+        changed(there.store, cell_at(*role, seed=1), made_on(OTHER))
+    publish_all(there, (0, 1))
     name = publish_all(copy, (0, 1), beside=True).folder.name
     with pytest.raises(EntryError, match=f"it belongs to the set {name}; remove its folder and submit it again"):
         prepared(tmp_path, copy.store, copy.shared, of=both, seeds=2)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.bench import tiny
 from tests.bench.tiny import Attacked, cells, opened_cell, run, same, stopped_and_resumed, suite
+from tests.variants import at_length
 from thiefbench import registry
 from thiefbench.engine.backends.process_group import Launch
 from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
@@ -155,7 +156,7 @@ def _edited(pool: Sequence[CompletionRow], edit: dict[str, Any]) -> list[Complet
     return [replace(row, **edit) if place == counts.index(True) else row for place, row in enumerate(pool)]
 
 
-@pytest.mark.parametrize("rewarding", ["judge", "mixed"])
+@pytest.mark.parametrize("rewarding", ["judge", *at_length("mixed")])
 def test_the_judge_is_asked_whether_it_gives_recorded_rewards(tmp_path: Path, rewarding: Rewarding) -> None:
     of = judged(swarm=replace(SWARM, reward=rewarding, prompts=6))
     run(of, tmp_path)
