@@ -93,8 +93,8 @@ def _best(row: BoardRow, names: Mapping[str, str], equal: int) -> Answer:
         sure += f". Others share place {place.number}: the seeds cannot tell them apart"
     harm = f"of the harm of {names[worst.attack]}" if len(names) > 1 else "of the harm"
     name = row.judged.entry.manifest.name
-    who = f"\u201c{name}\u201d and {counted(equal, 'other')} prevent" if equal else f"\u201c{name}\u201d prevents"
-    text = f"{harm} is what {who}{spread}{sure}."
+    others = f" and {counted(equal, 'other')}" if equal else ""
+    text = f"{harm} is prevented by \u201c{name}\u201d{others}{spread}{sure}."
     return Answer("Best against the worst attack", shown.value, text)
 
 

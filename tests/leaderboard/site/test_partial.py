@@ -149,7 +149,7 @@ class TestPartialEntries:
         shown = shown_suite(found.suites[0], 1)
         assert not shown["ranks"] and not shown["firsts"]
         best = shown["answers"][0]
-        assert "is what \u201cTwo\u201d prevents" in best.text and best.text.endswith("it rests on 2 of 5 seeds.")
+        assert "is prevented by \u201cTwo\u201d" in best.text and best.text.endswith("it rests on 2 of 5 seeds.")
 
     def test_of_equally_good_rows_without_a_place_none_is_called_the_best_alone(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
@@ -157,7 +157,7 @@ class TestPartialEntries:
             verified(seen, entry(entries, name, prevents(0.6), STANDARD, seeds=(0, 1)), "rescored")
         entry(entries, "unverified", prevents(0.6), STANDARD, seeds=(0, 1))
         best = shown_suite(board(entries, seen).suites[0], 1)["answers"][0]
-        assert "is what \u201cTwin\u201d and 1 other prevent" in best.text, "the third was not checked"
+        assert "is prevented by \u201cTwin\u201d and 1 other" in best.text, "the third was not checked"
         assert best.text.endswith("None of them is ranked: they rest on 2 of 5 seeds.")
 
     def test_all_seeds_are_ranked_however_they_were_brought(self, made: tuple[Path, Path], tmp_path: Path) -> None:
