@@ -71,7 +71,7 @@ def file_of(kind: str, target: str) -> Path:
         SpecStringError: there is none, or it is no Python file.
     """
     place = target.rpartition(":")[0]
-    path = Path(place).expanduser()
+    path = _expanded(place)
     if not path.is_file():
         raise SpecStringError(f"{kind} {target}: there is no file {place}")
     if path.suffix != ".py":
@@ -93,10 +93,10 @@ def unnamed_class(kind: str, name: str) -> str:
     file = name if name.endswith(".py") else f"{name}.py"
     if not (source := _source(file)):
         if file == name:
-            is_there = Path(file).expanduser().is_file()
+            is_there = _expanded(file).is_file()
             why = "the file defines no class, or cannot be read" if is_there else f"there is no file {file}"
             return f"{kind} {name}: {why}"
-        folder = set(name) & {".", "/", "~"} and Path(name).expanduser().is_dir()
+        folder = set(name) & {".", "/", "~"} and _expanded(name).is_dir()
         return f"{kind} {name}: this is a folder; write the file in it and its class: FILE.py:Class" if folder else ""
     classes = dict.fromkeys(_CLASS.findall(source))
     offered = " or ".join(f"{file}:{each}" for each in list(classes)[:_OFFERED])
@@ -106,9 +106,17 @@ def unnamed_class(kind: str, name: str) -> str:
 def _source(file: str) -> str:
     """The text of a file; empty where it cannot be read, or is too large for a source."""
     try:
-        return read_regular(Path(file).expanduser(), _MOST_SOURCE).decode("utf-8", "replace")
-    except (OSError, RuntimeError, ValueError):
+        return read_regular(_expanded(file), _MOST_SOURCE).decode("utf-8", "replace")
+    except (OSError, ValueError):
         return ""
+
+
+def _expanded(place: str) -> Path:
+    """A path with ``~`` replaced, unless no user has the name that follows."""
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:
+        return Path(place)
 
 
 def _imported(kind: str, target: str, name: str) -> ModuleType:

@@ -65,7 +65,8 @@ def import_root(module: ModuleType) -> Path:
 def _files_of_package(file: Path) -> list[Path]:
     """All files of a module's folder but compiled and hidden ones, and data that this package has written there.
 
-    Such data lie in stores and in entries of defenses and attacks; code counts wherever it lies.
+    Links to files are followed, links to folders are not. Data that this package has written lie in stores and in
+    entries of defenses and attacks; code counts wherever it lies.
     """
     shown = [path for path in file.parent.rglob("*") if path.is_file() and _is_shown(path, file)]
     written = {path.parent for path in shown if path.parent != file.parent and _is_written(path)}
@@ -93,4 +94,5 @@ def _is_written(path: Path) -> bool:
 
 def _is_shown(path: Path, beside: Path) -> bool:
     inside = path.relative_to(beside.parent).parts
-    return "__pycache__" not in inside and not any(part.startswith(".") for part in inside)
+    compiled = "__pycache__" in inside and path.suffix != ".py"
+    return not compiled and not any(part.startswith(".") for part in inside)

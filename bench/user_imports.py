@@ -6,12 +6,14 @@ module of the same name, both count. So the answer does not depend on whether th
 `sys.path`; `clashes` finds modules that were imported from somewhere else.
 
 Nothing is imported. Import statements count anywhere in a file. In a file that uses `import_module` or `__import__`,
-strings that are names of modules count too. Not found are names that are only computed when the file runs, and modules
-in folders that the file itself adds to `sys.path`.
+strings that are names of modules count too. Not found are names that are only computed when the file runs, names that
+no `import` statement could have, names relative to a package that the call names, and modules in zip files and in
+folders that the file itself adds to `sys.path`.
 
 A data file counts where its path, relative to the folder of the Python file, is one whole string in that Python file,
-as in ``Path(__file__).with_name("words.txt")`` or ``Path(__file__).parent / "data/words.txt"``. Not found are paths
-that are put together from several strings, absolute ones, and ones that lead out of the folder.
+as in ``Path(__file__).with_name("words.txt")`` or ``Path(__file__).parent / "data/words.txt"``. What a Python file that
+is named in this way imports counts too. Not found are paths that are put together from several strings, absolute ones,
+ones that lead out of the folder, and ones whose last part has no suffix.
 """
 
 from __future__ import annotations
@@ -135,7 +137,9 @@ def imported(files: Iterable[Path], folder: Path) -> Imported:
             if file in own:
                 raise
             continue
-        data |= set(_named_data(syntax, file.parent, namer))
+        named = set(_named_data(syntax, file.parent, namer))
+        waiting += [(each.file, each.name, "") for each in named - data if each.file.suffix in SOURCE_SUFFIXES]
+        data |= named
         for name in set(_imported_names(syntax, package)) - names:
             names.add(name)
             new = {module for module in _located(name, folder, folders) if module.file not in own} - modules
@@ -243,8 +247,9 @@ def _imported_names(syntax: _Syntax, package: str) -> Iterator[str]:
             yield path
             yield from (f"{path}.{name}" for name in names)
     for string in syntax.strings:
-        if _DOTTED.fullmatch(string.lstrip(".")):
-            yield f"{package}.{string.lstrip('.')}" if string.startswith(".") else string
+        name = string.lstrip(".")
+        if _DOTTED.fullmatch(name) and (path := _absolute(len(string) - len(name), name, package)):
+            yield path
 
 
 def _absolute(level: int, module: str, package: str) -> str:
@@ -282,7 +287,12 @@ class _Folders:
             except OSError:
                 self._names[folder] = frozenset()
         names = self._names[folder]
-        return not name or names is None or name in names
+        return names is None or name in names
+
+    def listed(self, folder: Path) -> frozenset[str]:
+        """The names of all that is in a folder; none if it cannot be listed."""
+        self.may_have(folder, "")
+        return self._names[folder] or frozenset()
 
 
 def _located(name: str, folder: Path, folders: _Folders) -> Iterator[UserModule]:
@@ -317,9 +327,9 @@ def _find(name: str, places: Iterable[Path], folders: _Folders) -> tuple[Path | 
             *(place / name / f"__init__{suffix}" for suffix in _SUFFIXES if inside),
             *(place / f"{name}{suffix}" for suffix in _SUFFIXES if folders.may_have(place, f"{name}{suffix}")),
         ):
-            if file.is_file():
+            if os.path.isfile(file):  # noqa: PTH113 - false, as for Python, in a folder that cannot be entered
                 return file.resolve(), [place / name] if file.parent != place else []
-        if inside and (place / name).is_dir():
+        if inside and os.path.isdir(place / name):  # noqa: PTH112
             portions.append(place / name)
     return None, portions
 
@@ -327,10 +337,9 @@ def _find(name: str, places: Iterable[Path], folders: _Folders) -> tuple[Path | 
 def _inside(package: str, portions: Iterable[Path], place: int, folders: _Folders) -> Iterator[UserModule]:
     """The modules that ``from package import *`` may import, of a package in these folders."""
     for portion in portions:
-        for path in portion.iterdir() if portion.is_dir() else ():
-            name = path.name.partition(".")[0]
+        for name in {each.partition(".")[0] for each in folders.listed(portion)} - {"", "__init__"}:
             file, _ = _find(name, [portion], folders)
-            if file is not None and name != "__init__" and is_user_s(file):
+            if file is not None and is_user_s(file):
                 yield UserModule(f"{package}.{name}", file, place)
 
 

@@ -26,20 +26,20 @@ def changed_code(store: Store) -> list[str]:
     from thiefbench import registry
     from thiefbench.suite.analysis.run_comparisons import cells_of_run, last_run
 
-    run, seen, first = last_run(store), set[tuple[str, ...]](), []
-    for each in run["cells"]:
-        names = {("attack", each.get("part", ""), each["attack"]), ("defense", each["defense"])}
-        if not names <= seen and store.cell(each["cell_id"]).record_path.exists():
-            first.append(each)
-            seen |= names
+    seen: set[tuple[str, ...]] = set()
     used: dict[tuple[Kind, str], str] = {}
-    for cell in cells_of_run(store, {"cells": first}):
+    for each in last_run(store)["cells"]:
+        names = {("attack", each.get("part", ""), each["attack"]), ("defense", each["defense"])}
+        if names <= seen or not store.cell(each["cell_id"]).record_path.exists():
+            continue
+        (cell,) = cells_of_run(store, {"cells": [each]})
         sources = cell.record.identity.get("sources") if cell.record is not None else None
         if cell.record is not None and isinstance(sources, dict):  # a store may come from a stranger
             used |= {(kind, cell.record.cell[kind]): str(sources.get(kind)) for kind in _KINDS}
+            seen |= names
     changed = []
     for (kind, spec), known in used.items():
-        with suppress(UserError):
+        with suppress(UserError, OSError):
             if registry.source_hash(kind, spec) != known:
                 changed.append(f"{kind} {spec}")
     return changed

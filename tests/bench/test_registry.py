@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -512,6 +513,64 @@ def test_a_file_counts_with_the_user_s_modules_that_it_imports(importing: Path, 
     assert registry.source_hash("defense", spec, load=load) == before, "no file imports it"
     (importing / changed).write_text((importing / changed).read_text() + "MORE = 1\n")
     assert registry.source_hash("defense", spec, load=load) != before
+
+
+@pytest.mark.parametrize(
+    ("source", "changed"),
+    [
+        ("import runpy\nrunpy.run_path(str(Path(__file__).with_name('stage.py')))\n", "deep.py"),
+        ("import hp.b\n", "hp/up.py"),
+    ],
+)
+def test_code_that_is_reached_in_another_way_counts_too(tmp_path: Path, source: str, changed: str) -> None:
+    """By the name of its file, or by two dots."""
+    for path, text in {
+        "mine.py": f"from pathlib import Path\n{source}{OWN}",
+        "stage.py": "import deep\n",
+        "deep.py": "",
+        "hp/__init__.py": "",
+        "hp/up.py": "",
+        "hp/b/__init__.py": "import importlib\nimportlib.import_module('..up', __package__)\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    before = registry.source_hash("defense", f"{tmp_path}/mine.py:Mine", load=False)
+    (tmp_path / changed).write_text("MORE = 1\n")
+    assert registry.source_hash("defense", f"{tmp_path}/mine.py:Mine", load=False) != before
+
+
+def test_sources_among_compiled_files_count(tmp_path: Path) -> None:
+    hashes = []
+    for path in ("__init__.py", "__pycache__/one.pyc", "__pycache__/one.py"):
+        (tmp_path / "mine" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine" / path).write_text(OWN)
+        hashes.append(registry.source_hash("defense", f"{tmp_path}/mine/__init__.py:Mine", load=False))
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_the_home_of_nobody_holds_no_file() -> None:
+    with pytest.raises(SpecStringError, match=r"there is no file ~no-such-user/mine\.py"):
+        registry.make("defense", "~no-such-user/mine.py:Mine")
+
+
+def test_hidden_files_and_folders_without_entry_are_no_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hp").mkdir()
+    for path in ("mine.py", "hp/__init__.py", "hp/one.py"):
+        (tmp_path / path).write_text("from hp import *\n")
+    found = user_imports.imported([tmp_path / "mine.py"], tmp_path)
+    assert [each.name for each in found.modules] == ["hp", "hp.one"]
+    (tmp_path / "hp/.hidden").write_text("")
+    closed = tmp_path / "closed"
+    monkeypatch.setattr(user_imports, "_search_path", (str(closed), *sys.path))
+
+    def scandir(folder: Path) -> Any:
+        if Path(folder) == closed:
+            raise PermissionError(13, "Permission denied")
+        return listing(folder)
+
+    listing = os.scandir
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert user_imports.imported([tmp_path / "mine.py"], tmp_path) == found
 
 
 READING = (
