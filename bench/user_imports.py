@@ -26,7 +26,7 @@ import site
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
@@ -50,6 +50,7 @@ _DOTTED = re.compile(r"[^\W\d]\w*([.][^\W\d]\w*)*")
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 _EDITABLE = "__editable__"  # how setuptools begins the names of modules that find packages installed with `pip -e`
 _search_path: tuple[str, ...] = tuple(sys.path)
+_Listing = Callable[[Path], frozenset[str] | None]
 
 
 @dataclass(frozen=True, order=True)
@@ -128,7 +129,7 @@ def imported(files: Iterable[Path], folder: Path) -> Imported:
     own = {file.resolve(): name_within(folder, file) for file in files}
     modules, names, data = set[UserModule](), set[str](), set[NamedData]()
     waiting = [(file, name, "") for file, name in own.items()]
-    folders = _Folders()
+    listed = cache(_listed)  # a question to the file system for every name in every folder takes long
     while waiting:
         file, namer, package = waiting.pop()
         try:
@@ -142,7 +143,7 @@ def imported(files: Iterable[Path], folder: Path) -> Imported:
         data |= named
         for name in set(_imported_names(syntax, package)) - names:
             names.add(name)
-            new = {module for module in _located(name, folder, folders) if module.file not in own} - modules
+            new = {module for module in _located(name, folder, listed) if module.file not in own} - modules
             modules |= new
             waiting += [(module.file, module.name, module.package) for module in new]
     counted = own.keys() | {module.file for module in modules}
@@ -270,32 +271,18 @@ def _word(node: ast.AST) -> str:
     return node.name if isinstance(node, ast.alias) else ""
 
 
-class _Folders:
-    """Folders, each listed once: a question to the file system for every module in every folder takes long."""
-
-    def __init__(self) -> None:
-        self._names: dict[Path, frozenset[str] | None] = {}
-
-    def may_have(self, folder: Path, name: str) -> bool:
-        """Whether a folder has something of this name; true as well if the folder can be entered and not listed."""
-        if folder not in self._names:
-            try:
-                with os.scandir(folder) as found:
-                    self._names[folder] = frozenset(each.name for each in found)
-            except PermissionError:
-                self._names[folder] = None
-            except OSError:
-                self._names[folder] = frozenset()
-        names = self._names[folder]
-        return names is None or name in names
-
-    def listed(self, folder: Path) -> frozenset[str]:
-        """The names of all that is in a folder; none if it cannot be listed."""
-        self.may_have(folder, "")
-        return self._names[folder] or frozenset()
+def _listed(folder: Path) -> frozenset[str] | None:
+    """The names of all that is in a folder, none if there is no such folder; None if they cannot be told."""
+    try:
+        with os.scandir(folder) as found:
+            return frozenset(each.name for each in found)
+    except PermissionError:  # one may still be allowed to enter it
+        return None
+    except OSError:
+        return frozenset()
 
 
-def _located(name: str, folder: Path, folders: _Folders) -> Iterator[UserModule]:
+def _located(name: str, folder: Path, listed: _Listing) -> Iterator[UserModule]:
     """The user's modules of a name, with the packages around them."""
     first, *rest = name.split(".")
     if first == "thiefbench" or len(max((first, *rest), key=len).encode()) > MOST_NAME_BYTES:
@@ -306,26 +293,27 @@ def _located(name: str, folder: Path, folders: _Folders) -> Iterator[UserModule]
             last = rest[length - 1] if length else first
             within = ".".join((first, *rest[:length]))
             if last == "*":
-                yield from _inside(".".join((first, *rest[: length - 1])), places, place, folders)
+                yield from _inside(".".join((first, *rest[: length - 1])), places, place, listed)
                 break
-            file, places = _find(last, places, folders)
+            file, places = _find(last, places, listed)
             if file is not None and not is_user_s(file):
                 break
             if file is not None:
                 yield UserModule(within, file, place)
 
 
-def _find(name: str, places: Iterable[Path], folders: _Folders) -> tuple[Path | None, list[Path]]:
+def _find(name: str, places: Iterable[Path], listed: _Listing) -> tuple[Path | None, list[Path]]:
     """The file of a module as Python would find it, and where the modules in it lie.
 
     A folder without `__init__` has no file, and counts only where no place has a file of its name.
     """
     portions = []
     for place in places:
-        inside = folders.may_have(place, name)
+        names = listed(place)
+        inside = names is None or name in names
         for file in (
             *(place / name / f"__init__{suffix}" for suffix in _SUFFIXES if inside),
-            *(place / f"{name}{suffix}" for suffix in _SUFFIXES if folders.may_have(place, f"{name}{suffix}")),
+            *(place / f"{name}{suffix}" for suffix in _SUFFIXES if names is None or f"{name}{suffix}" in names),
         ):
             if os.path.isfile(file):  # noqa: PTH113 - false, as for Python, in a folder that cannot be entered
                 return file.resolve(), [place / name] if file.parent != place else []
@@ -334,11 +322,11 @@ def _find(name: str, places: Iterable[Path], folders: _Folders) -> tuple[Path | 
     return None, portions
 
 
-def _inside(package: str, portions: Iterable[Path], place: int, folders: _Folders) -> Iterator[UserModule]:
+def _inside(package: str, portions: Iterable[Path], place: int, listed: _Listing) -> Iterator[UserModule]:
     """The modules that ``from package import *`` may import, of a package in these folders."""
     for portion in portions:
-        for name in {each.partition(".")[0] for each in folders.listed(portion)} - {"", "__init__"}:
-            file, _ = _find(name, [portion], folders)
+        for name in {each.partition(".")[0] for each in listed(portion) or ()} - {"", "__init__"}:
+            file, _ = _find(name, [portion], listed)
             if file is not None and is_user_s(file):
                 yield UserModule(f"{package}.{name}", file, place)
 

@@ -61,7 +61,7 @@ def continued(
     staged: Staged,
     own_shared: str,
     shared: Path,
-    seeds: Sequence[int] = (),
+    seeds: Sequence[int],
 ) -> Entry:
     """The entry in a folder, to which further seeds may be added. The defense's code is loaded.
 

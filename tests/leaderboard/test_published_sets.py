@@ -43,6 +43,7 @@ from thiefbench.leaderboard.verification.verdict import Verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.provenance import provenance
 from thiefbench.suite.execution.runner import run_suite
+from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.arithmetic import arithmetic_here, maker_of
 from thiefbench.suite.store.records import Record, Store, read_sealed
 
@@ -75,6 +76,13 @@ def on_another_machine(store: Path, seeds: tuple[int, ...] = (0,)) -> None:
     for record in Store(store).records():
         if record.cell["seed"] in seeds:
             Store(store).cell(record.cell_id).write(made_on(OTHER)(record))
+
+
+def two_seeds(monkeypatch: pytest.MonkeyPatch) -> Suite:
+    """The suite with two seeds, which counts as released while a test runs."""
+    both = suite(seeds=(0, 1))
+    made_entries.tiny(both, monkeypatch)
+    return both
 
 
 def computing(monkeypatch: pytest.MonkeyPatch, capability: str, **arithmetic: str) -> None:
@@ -317,8 +325,7 @@ def test_a_set_that_lacks_seeds_is_not_mixed_with_one_that_has_them(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At seed 1 the further set has nothing, and the first one has: both seeds are measured against the first one."""
-    both = suite(seeds=(0, 1))
-    made_entries.tiny(both, monkeypatch)
+    both = two_seeds(monkeypatch)
     computing(monkeypatch, OTHER)
     whole = prepared(tmp_path, tmp_path / "empty", scene.board.shared, of=both)
     assert whole.references.of is not None
@@ -332,8 +339,7 @@ def test_a_set_of_another_torch_that_has_further_seeds_is_no_choice(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the entry has those seeds that the set of this torch has."""
-    both = suite(seeds=(0, 1))
-    made_entries.tiny(both, monkeypatch)
+    both = two_seeds(monkeypatch)
     copy = copy_of(scene.board, tmp_path)
     shutil.rmtree(copy.shared / TITLE / "cells")
     publish_all(Board(scene.board.store, copy.shared), (0,))
@@ -483,8 +489,7 @@ def test_cells_that_only_a_set_of_another_torch_has_are_not_the_entry_s_to_bring
 
 def test_an_entry_does_not_grow_into_another_set(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With seed 0 of the further set, seed 1 of the first one would be a choice."""
-    both = suite(seeds=(0, 1))
-    made_entries.tiny(both, monkeypatch)
+    both = two_seeds(monkeypatch)
     begun = prepared(tmp_path, scene.there, scene.board.shared, of=both, seeds=1)
     submit.write(begun, submit.run(begun, tiny.Watcher()))
     with pytest.raises(EntryError, match="it belongs to the first set; remove its folder and submit it again"):
@@ -561,8 +566,7 @@ def test_an_entry_does_not_grow_once_another_set_is_its_own(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be rejected afterwards."""
-    both = suite(seeds=(0, 1))
-    made_entries.tiny(both, monkeypatch)
+    both = two_seeds(monkeypatch)
     computing(monkeypatch, "SSE10")
     copy = copy_of(scene.board, tmp_path)
     shutil.rmtree(copy.shared / TITLE / "sets")
@@ -583,8 +587,7 @@ def test_an_entry_does_not_grow_where_it_would_belong_to_another_set(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the first set, seed 0 alone was made as its own cells were; of the further one, both seeds."""
-    both = suite(seeds=(0, 1))
-    made_entries.tiny(both, monkeypatch)
+    both = two_seeds(monkeypatch)
     copy = copy_of(scene.board, tmp_path)
     shutil.rmtree(copy.shared / TITLE)
     publish_all(copy, (0,))
@@ -637,8 +640,7 @@ def test_a_stranger_s_set_is_not_read(scene: Scene, tmp_path: Path) -> None:
 def test_an_entry_goes_on_where_other_instructions_are_used_if_all_shared_cells_are_published(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both = suite(seeds=(0, 1))
-    made_entries.tiny(both, monkeypatch)
+    both = two_seeds(monkeypatch)
     store, shared = Path(shutil.copytree(scene.board.store, tmp_path / "store")), tmp_path / "shared"
     made(tmp_path / "whole", HEARS, monkeypatch, of=both, store=store, shared=tmp_path / "nothing")
     publish_all(Board(store, shared), (0, 1))

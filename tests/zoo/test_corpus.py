@@ -32,8 +32,8 @@ RARE = set(payload_words()) | set(PAPER_WORDS)
 
 # Drawing 40,000 takes long, of some recipes longest by far; their rules are the same for every text.
 SHORTER = {"micro-code": 20_000, "micro-programs": 13_000, "micro-judge": 6_000, "micro-judge-hardened": 6_000}
-# These take half of the time; their texts follow the rules of the recipes that they vary.
-LATER = {"micro-programs", "micro-math-changes", "micro-math-totals"}
+# As micro-math, with most stories from one domain.
+LATER = {"micro-math-changes", "micro-math-totals"}
 # A tenth of its texts hold foreign words, so all of its training text is read to count them.
 LONGER = {"micro-judge-hardened": 100_000}
 
