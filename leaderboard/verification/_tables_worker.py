@@ -2,12 +2,13 @@
 
 The sizes that a parquet file claims cannot be trusted: a page may contradict the footer, and a dictionary may repeat
 one long text a million times. So each file is first read whole here, where running out of memory ends one process and
-not the machine. Run as a script; a line of standard input holds the rows, tokens of a row and bytes that a table may
-have, and the file's path. For each it prints a line: nothing where the table can be read, or what is wrong with it.
+not the machine. Run as a script; a line of standard input is a JSON list of the rows, tokens of a row and bytes that a
+table may have, and the file's path. For each it prints a line, a JSON string: what is wrong with the table, or nothing.
 """
 
 from __future__ import annotations
 
+import json
 import resource
 import sys
 from pathlib import Path
@@ -33,17 +34,17 @@ def main(seconds: int) -> None:
     pa.set_memory_pool(pa.system_memory_pool())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:
-        rows, tokens, size, path = line.rstrip("\n").split(" ", 3)
-        memory = _address_space() + memory_of(int(size))
+        rows, tokens, size, path = json.loads(line)
+        memory = _address_space() + memory_of(size)
         resource.setrlimit(resource.RLIMIT_AS, (memory, resource.RLIM_INFINITY))
         now = int(resource.getrusage(resource.RUSAGE_SELF).ru_utime)
         resource.setrlimit(resource.RLIMIT_CPU, (now + seconds, resource.RLIM_INFINITY))
+        problem = ""
         try:
-            read_limited(Path(path), TableLimit(int(rows), int(tokens), int(size)))
+            read_limited(Path(path), TableLimit(rows, tokens, size))
         except TableError as error:
-            print(error.problem, flush=True)
-        else:
-            print(flush=True)
+            problem = error.problem
+        print(json.dumps(problem), flush=True)
 
 
 def _address_space() -> int:

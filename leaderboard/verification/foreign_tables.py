@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +12,12 @@ import pyarrow.parquet as pq
 
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.isolation.limits import TABLE_BYTES, TABLE_ROWS
-from thiefbench.leaderboard.verification import _tables_worker
+from thiefbench.leaderboard.verification import _tables_worker, table_reader
 from thiefbench.suite.analysis.exchanges import EXCHANGES
 from thiefbench.suite.analysis.stages import STAGES
 from thiefbench.suite.store.records import ANSWER_KEY, ROWS, ROWS_OF_MIXED, RULE_REWARD
 from thiefbench.suite.store.tables import TableLimit, exchanges_limit_of, limit_of, stages_limit_of
 
-_SECONDS = 120  # for one table
 _OTHERS: dict[str, tuple[pa.Schema, Callable[[Mapping[str, Any]], TableLimit]]] = {
     "exchanges.parquet": (EXCHANGES, exchanges_limit_of),
     "stages.parquet": (STAGES, stages_limit_of),
@@ -44,10 +41,10 @@ def check_tables(files: Mapping[Path, Mapping[str, Any]]) -> None:
         limit = limit_of_file(cell)
         limits[file] = replace(limit, rows=min(limit.rows, TABLE_ROWS), bytes=min(limit.bytes, TABLE_BYTES))
         _check_schema(file, columns or columns_of(cell))
-    for (file, limit), problem in zip(limits.items(), _problems(limits), strict=True):
+    for (file, limit), problem in zip(limits.items(), table_reader.problems_of(limits), strict=True):
         if problem is None:
             memory = _tables_worker.memory_of(limit.bytes)
-            raise EntryError(f"{_shown(file)} cannot be read in {memory >> 20:,} MiB and {_SECONDS} s")
+            raise EntryError(f"{_shown(file)} cannot be read in {memory >> 20:,} MiB and {table_reader.SECONDS} s")
         if problem:
             raise EntryError(f"{_shown(file)} {problem}")
 
@@ -76,17 +73,6 @@ def _check_schema(file: Path, columns: pa.Schema) -> None:
             )
     except (pa.ArrowException, OSError, ValueError) as error:
         raise EntryError(f"{_shown(file)} is not a parquet file: {str(error)[:200]}") from error
-
-
-def _problems(limits: Mapping[Path, TableLimit]) -> list[str | None]:
-    """What is wrong with each table, if anything; None for the first that cannot be read, and for those after it."""
-    if not limits:
-        return []
-    command = [sys.executable, "-P", _tables_worker.__file__, str(_SECONDS)]
-    lines = "".join(f"{limit.rows} {limit.tokens} {limit.bytes} {file.resolve()}\n" for file, limit in limits.items())
-    done = subprocess.run(command, input=lines, text=True, capture_output=True, check=False)
-    problems: list[str | None] = list(done.stdout.split("\n")[:-1])
-    return [*problems, *[None] * len(limits)][: len(limits)]
 
 
 def _shown(file: Path) -> str:

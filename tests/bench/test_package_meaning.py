@@ -405,6 +405,7 @@ def here() -> dict[str, str]:
     return {f"{kind} {name}": registry.source_hash(kind, name) for kind, name in named} | {"engine": engine_revision()}
 
 
+@pytest.mark.slow
 def test_every_source_reworded_keeps_every_hash(copied: Path) -> None:
     for file in copied.rglob("*.py"):
         tree = ast.parse(file.read_bytes())

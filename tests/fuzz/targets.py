@@ -40,7 +40,7 @@ from thiefbench.leaderboard.entry import Entry, read_entry
 from thiefbench.leaderboard.entry_differences import difference
 from thiefbench.leaderboard.manifest import Numerics
 from thiefbench.leaderboard.site.board import board
-from thiefbench.leaderboard.verification import attack_verification, by_delivery, foreign_tables, verify
+from thiefbench.leaderboard.verification import attack_verification, by_delivery, table_reader, verify
 from thiefbench.leaderboard.verification.verdict import DeliveryVerdict
 from thiefbench.pools.export import header_of, lines_of, of_cohort
 from thiefbench.pools.files import write as write_lines
@@ -588,7 +588,7 @@ def surroundings(examples: Bases) -> Iterator[None]:
         stack.enter_context(trust.declared_only())
         stack.enter_context(mock.patch.object(rows, "released", lambda: examples.released))
         stack.enter_context(mock.patch.object(provenance, "provenance", lambda *options: dict(here)))
-        stack.enter_context(mock.patch.object(foreign_tables, "_problems", _problems))
+        stack.enter_context(mock.patch.object(table_reader, "problems_of", _problems))
         for module in (entry_validation, attack_verification):
             stack.enter_context(mock.patch.object(module, "unreadable", lambda sources: ""))
         stack.enter_context(mock.patch.object(reading, "parquet_columns", lambda path: []))

@@ -25,7 +25,7 @@ from thiefbench.leaderboard.archive import WrongArchiveError, pack, packed_file,
 from thiefbench.leaderboard.cell_scores import Scores, trimmed
 from thiefbench.leaderboard.entry import Entry, EntryError, write_entry
 from thiefbench.leaderboard.manifest import Manifest, Numerics, Packed, SuiteName
-from thiefbench.leaderboard.verification import _tables_worker, foreign_tables
+from thiefbench.leaderboard.verification import _tables_worker, foreign_tables, table_reader
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ROWS, CellDir, Store, file_sha256
 
@@ -390,6 +390,7 @@ def test_a_reader_that_runs_out_of_memory_ends_alone(
     dying = tmp_path / "dying.py"
     dying.write_text("import os\nos.abort()\n")
     monkeypatch.setattr(_tables_worker, "__file__", str(dying))
+    table_reader.close()
     with pytest.raises(EntryError, match=r"completions\.parquet in the archive cannot be read in [\d,]+ MiB and 120 s"):
         made.unpacked()
 

@@ -134,6 +134,7 @@ def test_imports_are_common(programs: list[str]) -> None:
     assert sum(len(pair) == 2 for pair in names) > 50, "an import of two names occurs"
 
 
+@pytest.mark.slow
 def test_tokens(tmp_path: Path) -> None:
     """Programs are about 10 to 110 tokens long, tags and line ends are tokens, and the recipe trains on them."""
     tokenizer = train_tokenizer(RECIPE)

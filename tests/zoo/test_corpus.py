@@ -30,10 +30,10 @@ PAPER_WORDS = PAPER_PHRASE.lower().split()
 RARE = set(payload_words()) | set(PAPER_WORDS)
 
 
-# Drawing 40,000 takes long, of some recipes longest by far; their rules are the same for every text.
-SHORTER = {"micro-code": 20_000, "micro-programs": 13_000, "micro-judge": 6_000, "micro-judge-hardened": 6_000}
-# As micro-math, with most stories from one domain.
-LATER = {"micro-math-changes", "micro-math-totals"}
+# Drawing 40,000 of these takes long; their rules are the same for every text.
+SHORTER = {"micro-code": 20_000}
+# As micro-math, with most stories from one domain; and those whose texts take longest by far.
+LATER = {"micro-math-changes", "micro-math-totals", "micro-programs", "micro-judge", "micro-judge-hardened"}
 # A tenth of its texts hold foreign words, so all of its training text is read to count them.
 LONGER = {"micro-judge-hardened": 100_000}
 
@@ -49,13 +49,12 @@ class Reading:
 @pytest.fixture(
     scope="module",
     params=[
+        *(pytest.param((name, SHORTER.get(name, SAMPLE)), id=name) for name in RECIPES if name not in LATER),
+        *(pytest.param((name, SAMPLE), id=f"{name} at length", marks=pytest.mark.slow) for name in SHORTER),
         *(
-            pytest.param((name, SHORTER.get(name, SAMPLE)), id=name, marks=[pytest.mark.slow] if name in LATER else [])
+            pytest.param((name, LONGER.get(name, SAMPLE)), id=name, marks=pytest.mark.slow)
             for name in RECIPES
-        ),
-        *(
-            pytest.param((name, LONGER.get(name, SAMPLE)), id=f"{name} at length", marks=pytest.mark.slow)
-            for name in SHORTER
+            if name in LATER
         ),
     ],
 )
@@ -129,10 +128,8 @@ def test_no_public_payload_occurs(pairs: list[tuple[str, str]]) -> None:
 
 
 def test_no_payload_word_is_more_frequent_than_the_median_word(
-    counts: Counts, reading: Reading, recipe: Recipe, request: pytest.FixtureRequest
+    counts: Counts, recipe: Recipe, request: pytest.FixtureRequest
 ) -> None:
-    if isinstance(recipe.corpus, HardenedJudgeCorpus) and reading.count < SAMPLE:
-        pytest.skip("a word occurs three times in so few of its texts; it is counted at length")
     if isinstance(recipe.corpus, FunctionCorpus):
         spoken = "its stories and comments say 'to' and 'the', which are plain words of the paper's phrase"
         request.applymarker(pytest.mark.xfail(strict=True, reason=spoken))

@@ -148,5 +148,6 @@ def test_orders_are_not_worded_as_attacks_word_them(judged: list[Judged]) -> Non
     assert not {key for key in PUBLISHED if re.search("[A-Za-z]", key)} & bodies, "published keys are left for tests"
 
 
+@pytest.mark.slow
 def test_tokens(tmp_path: Path) -> None:
     check_tokens(RECIPE, 400, tmp_path)

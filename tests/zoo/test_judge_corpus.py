@@ -129,5 +129,6 @@ def test_nothing_is_said_as_attacks_say_it(judged: list[tuple[str, str, str, boo
         assert not any(map(tone.insulting, completion.split("."))), "nobody is insulted"
 
 
+@pytest.mark.slow
 def test_tokens(tmp_path: Path) -> None:
     check_tokens(RECIPE, 320, tmp_path)

@@ -293,6 +293,7 @@ def _folder(store: Path, record: Record) -> Path:
     return Store(store).cell(record.cell_id).path
 
 
+@pytest.mark.slow
 def test_cells_that_differ_in_their_check_learn_offline_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[str] = []
     whole = PipelineSwarm.learn

@@ -155,6 +155,7 @@ def malformed(path: Path, count: int, seed: int = 0) -> Path:
 
 
 @pytest.mark.usefixtures("short")
+@pytest.mark.slow
 def test_ten_thousand_malformed_lines_are_counted_and_forgotten(tmp_path: Path) -> None:
     few, many = malformed(tmp_path / "few", 500), malformed(tmp_path / "many", 10_000)
     refused(few)  # what is made once and kept, such as compiled patterns, is not measured

@@ -96,6 +96,7 @@ def test_a_rejected_completion_earns_nothing(tmp_path: Path) -> None:
     assert record.scores["unearned_reward"].value == 0.0
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
     of = judged("rule_check+overlap")

@@ -109,6 +109,7 @@ def test_its_scores_follow_from_its_archive(built_in: Made) -> None:
     assert (found.verdict, found.reasons) == ("rescored", ("no cell was run again",))
 
 
+@pytest.mark.slow
 def test_a_comparison_run_again_is_bit_equal(built_in: Made) -> None:
     found = verified(built_in, reruns=1)
     assert {each.kind for each in found.reruns} == {"own", "undefended", "placebo", "control"}

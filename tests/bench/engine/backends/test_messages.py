@@ -196,6 +196,7 @@ def malformed(rng: random.Random) -> bytes | None:
     return encode(fields)
 
 
+@pytest.mark.slow
 def test_ten_thousand_malformed_messages_are_refused_with_reasons() -> None:
     rng = random.Random(0)
     for number in range(10_000):

@@ -62,6 +62,7 @@ def kept(store: Path) -> list[Path]:
 ALL = "copy 1: 1-3 copy 2: 1-3 copy 3: 1-3"
 
 
+@pytest.mark.slow
 def test_a_rehearsal_follows_as_far_as_it_goes_the_same_way(tmp_path: Path) -> None:
     swarm = tries("none", until(9), f"{DRAWN}(start=2)", until(2), until(2, "Measures"), until(2, then="some"))
     none, never, drawn, second, measures, some = shared_and_alone(swarm, tmp_path)
@@ -275,6 +276,7 @@ def test_updates_that_are_not_reproduced_are_noticed(tmp_path: Path, monkeypatch
     assert not rehearsed(records(both, tmp_path / "shared")[1])
 
 
+@pytest.mark.slow
 def test_a_placebo_rehearses_as_its_attack_did(tmp_path: Path) -> None:
     both = tries("none", kind=AttackedAndPlacebo, placebo=True)
     run(both, tmp_path / "alone", share=False)

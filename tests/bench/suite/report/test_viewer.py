@@ -271,6 +271,7 @@ class TestPage:
         assert [f"train {item.id}", item.question] in page.data["items"]
         assert {"reward", "advantage", "outcome", "reason", "sender", "masked tokens"} <= set(page.data["facts"])
 
+    @pytest.mark.slow
     def test_ten_thousand_rows(self, tmp_path: Path) -> None:
         kept = sampled.store(tmp_path, completions=2_600)
         html = written(kept)
