@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
+from thiefbench import registry
 from thiefbench.leaderboard.deliveries import apart_from_published
 from thiefbench.leaderboard.published import all_made_with
 from thiefbench.leaderboard.site.answers import answers, worst_first
@@ -44,6 +45,15 @@ FLAGS = (
 def page_of(slug: str) -> str:
     """The path of an entry's page in the site."""
     return f"entries/{slug}.html"
+
+
+def in_words(boards: Iterable[SuiteBoard]) -> dict[str, str]:
+    """What every attack does of which a column's name is made, in the order of the columns."""
+    specs = [attack for board in boards for part in board.suite.scenes for attack in part.attacks]
+    named = dict.fromkeys(
+        name for spec in specs for kind, name in registry.named_in("attack", spec) if kind == "attack"
+    )
+    return {name: registry.summary("attack", name).replace("`", "") for name in named}
 
 
 def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:

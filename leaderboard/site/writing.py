@@ -23,7 +23,7 @@ from thiefbench.leaderboard.site.board import (
 )
 from thiefbench.leaderboard.site.entry_page import shown_entry
 from thiefbench.leaderboard.site.files import board_csv, board_data, board_json
-from thiefbench.leaderboard.site.index_page import FLAGS, page_of, rank_of, shown_suite
+from thiefbench.leaderboard.site.index_page import FLAGS, in_words, page_of, rank_of, shown_suite
 from thiefbench.leaderboard.site.judging import JudgedEntry
 from thiefbench.leaderboard.site.rendering import render
 from thiefbench.suite.report.shades import legend
@@ -83,7 +83,7 @@ def write_site(
     pages["index.html"] = render(
         "index.html.jinja", ("theme.js", "table.js") if board.suites else ("theme.js",),
         suites=[shown_suite(suite, number) for number, suite in enumerate(board.suites, 1)],
-        broken=board.broken, scale=legend(), flags=FLAGS, version=__version__,
+        broken=board.broken, attacks=in_words(board.suites), scale=legend(), flags=FLAGS, version=__version__,
     )  # fmt: skip
     pages |= {"board.json": board_json(data), "board.csv": board_csv(data).encode("utf-8", "backslashreplace")}
     for stale in (folder / "entries").glob("*.html"):

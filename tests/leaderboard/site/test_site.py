@@ -294,6 +294,11 @@ class TestSuites:
         write_site(tmp_path / "site", entries, seen)
         page = (tmp_path / "site/index.html").read_text()
         assert page.count("<strong>Superseded suite.</strong> Use standard-v2.") == 1
+        (glossary,) = re.findall(r'<h2 id="attacks">.*?</section>', page, re.DOTALL)
+        said = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", glossary))
+        assert {"text", "auto", "own", "borrowed", "code_injection"} <= set(said), "also those inside others"
+        assert len(said) == len(re.findall("<dt>", glossary)), "each once"
+        assert all(said.values())
 
     def test_the_suite_that_is_meant_when_none_is_named_is_first(self) -> None:
         names = ("averaging-v1", "heterogeneous-v1", "standard-v2", "standard-v1")
