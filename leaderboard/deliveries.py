@@ -62,22 +62,27 @@ def check_alike(entry: Entry) -> None:
     """Check that the deliveries of an entry say how they were computed, and that they can be put into one row.
 
     Raises:
-        EntryError: they do not.
+        EntryError: they do not, or a published cell cannot be read.
     """
     first = entry.manifest.deliveries[0]
+    with_shared = len(entry.manifest.deliveries) > 1 and brings_shared(entry)
     for each in entry.manifest.deliveries:
         said = _arithmetic(entry, each)
         if entry.manifest.numerics.device == "cpu" and not _CAPABILITY.fullmatch(said.get("capability", "")):
             raise EntryError(
                 f"its machine says {said.get('capability', 'nothing')!r:.60} of the vector instructions that torch used"
             )
-        if apart := apart_in_row(said, _arithmetic(entry, first), brings_shared(entry)):
+        if apart := apart_in_row(said, _arithmetic(entry, first), with_shared):
             raise EntryError(f"its {named(each.seeds)} and its {named(first.seeds)} were not made alike: {apart}")
 
 
 def brings_shared(entry: Entry) -> bool:
-    """Whether an entry brings shared cells, instead of referring to published ones for all of them."""
-    return any(cell.defense != entry.manifest.defense for cell in entry.brought)
+    """Whether an entry brings shared cells of its own, instead of being measured against published ones alone.
+
+    Raises:
+        EntryError: a published cell cannot be read.
+    """
+    return bool(entry.further)
 
 
 def check_made_alike(entry: Entry, records: Iterable[Record]) -> None:
@@ -150,7 +155,7 @@ def delivered(entry: Entry, deliveries: Sequence[Delivery]) -> Entry:
     cells = [cell for cell in entry.cells if cell.seed in seeds]
     ids = {cell.cell_id for cell in cells}
     published = {cell_id: cell for cell_id, cell in entry.published.items() if cell_id in ids}
-    return Entry(entry.folder, manifest, cells, published, entry.shared_set, entry.sha256)
+    return Entry(entry.folder, manifest, cells, published, entry.shared_set, entry.sha256, entry.shared)
 
 
 def delivery_sha256(entry: Entry, delivery: Delivery, in_place: Collection[str] = ()) -> str:

@@ -75,6 +75,7 @@ class Entry:
         published: these, by cell id.
         shared_set: the name of the set of published cells that they are of; empty for a suite's first one.
         sha256: of its manifest as it was read, which names the hashes of everything else.
+        shared: the folder of all suites' published cells.
     """
 
     def __init__(
@@ -85,9 +86,10 @@ class Entry:
         published: Mapping[str, PublishedCell] = MappingProxyType({}),
         shared_set: str = "",
         sha256: str = "",
+        shared: Path = SHARED,
     ) -> None:
         self.folder, self.manifest, self.cells = folder, manifest, tuple(cells)
-        self.published, self.shared_set, self.sha256 = published, shared_set, sha256
+        self.published, self.shared_set, self.sha256, self.shared = published, shared_set, sha256, shared
 
     @property
     def own(self) -> Iterator[CellScores]:
@@ -98,6 +100,24 @@ class Entry:
     def brought(self) -> list[CellScores]:
         """The cells that it brings itself, whose files are in its archive."""
         return [cell for cell in self.cells if cell.cell_id not in self.published]
+
+    @property
+    def further(self) -> list[CellScores]:
+        """The shared cells that it brings and that are not published, file by file, in the set that it refers to.
+
+        An entry may be older than the publication of its cells, and might then as well refer to them.
+
+        Raises:
+            EntryError: a published cell cannot be read.
+        """
+        brought = [cell for cell in self.brought if cell.defense != self.manifest.defense]
+        published = Published(
+            self.shared, f"{self.manifest.suite.name}-v{self.manifest.suite.version}", self.shared_set
+        )
+        try:
+            return [cell for cell in brought if not _is_published(cell, published)]
+        except PublishedError as error:
+            raise EntryError(f"{self.folder / SCORES}: {error}") from error
 
     @property
     def spec(self) -> str:
@@ -206,7 +226,7 @@ def _resolved(folder: Path, manifest: Manifest, sha256: str, scores: Scores, sha
     references = [each for each in scores.cells if isinstance(each, Reference)]
     if not references:
         brought = [each for each in scores.cells if isinstance(each, CellScores)]
-        return Entry(folder, manifest, brought, sha256=sha256)
+        return Entry(folder, manifest, brought, sha256=sha256, shared=shared)
     if manifest.schema_version < REFERRING_SCHEMA:
         raise EntryError(f"{folder / MANIFEST}: entries that refer to published cells have schema {REFERRING_SCHEMA}")
     cell_id, count = Counter(each.cell_id for each in scores.cells).most_common(1)[0]
@@ -229,7 +249,7 @@ def _resolved(folder: Path, manifest: Manifest, sha256: str, scores: Scores, sha
     if len({str(cell.record.identity.get("engine_revision")) for cell in published.values()}) > 1:
         raise EntryError(f"{folder / SCORES} refers to published cells of several engine revisions")
     cells = [known[each.cell_id] if isinstance(each, Reference) else each for each in scores.cells]
-    return Entry(folder, manifest, cells, published, of_suite.name, sha256)
+    return Entry(folder, manifest, cells, published, of_suite.name, sha256, shared)
 
 
 def _set_of(references: Sequence[Reference], sets: Sequence[Published]) -> Published:
@@ -247,6 +267,13 @@ def _set_of(references: Sequence[Reference], sets: Sequence[Published]) -> Publi
         several = sorted({min(names) or "the first one" for names in known})
         raise PublishedError(f"it refers to shared cells of several sets ({', '.join(several)}), not of one")
     return next((each for each in sets if known and each.name in set.intersection(*known)), sets[0])
+
+
+def _is_published(cell: CellScores, published: Published) -> bool:
+    found = published.find(cell.cell_id)
+    return found is not None and (found[0].record_sha256, found[0].record.completions_sha256) == (
+        cell.record_sha256, cell.completions_sha256,
+    )  # fmt: skip
 
 
 def _referred(reference: Reference, published: Published) -> PublishedCell:

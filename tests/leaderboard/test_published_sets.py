@@ -30,8 +30,8 @@ from tests.leaderboard.shared_cells import (
 from tests.leaderboard.tiny_entries import CHEATS, NUMERICS, Made, copied, made, resigned, rewritten, suite
 from tests.leaderboard.verification.test_verify import CAREFUL, SECRET
 from thiefbench.leaderboard import referring, rows, submit
-from thiefbench.leaderboard.deliveries import apart_from_published
-from thiefbench.leaderboard.entry import EntryError, read_entry
+from thiefbench.leaderboard.deliveries import apart_from_published, check_alike
+from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.published import PublishedError, published_sets, set_name
 from thiefbench.leaderboard.publishing import ConflictError
 from thiefbench.leaderboard.referring import published_threads
@@ -655,3 +655,32 @@ def test_an_entry_goes_on_where_other_instructions_are_used_if_all_shared_cells_
     found = verified(grown, shared=shared, archive=archives[0], further=archives[1:])
     assert [(each.seeds, each.verdict) for each in found.deliveries] == [((0,), "rescored"), ((1,), "rescored")]
     assert apart_from_published(grown.entry).startswith("seed 1: the published cells and the defense's own")
+
+
+def test_cells_that_were_brought_before_they_were_published_keep_nobody_from_going_on_elsewhere(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = two_seeds(monkeypatch)
+    store, shared = Path(shutil.copytree(scene.board.store, tmp_path / "store")), tmp_path / "shared"
+    made(tmp_path / "whole", HEARS, monkeypatch, of=both, store=store, shared=tmp_path / "nothing")
+    made(tmp_path / "grown", HEARS, monkeypatch, of=both, store=store, shared=tmp_path / "nothing", seeds=1)
+    publish_all(Board(store, shared), (0, 1))
+    for role in ROLES:
+        shutil.rmtree(Store(store).cell(id_of(cell_at(*role, seed=1))).path)
+    for record in [each for each in Store(store).records() if each.cell["seed"] == 1]:
+        Store(store).cell(record.cell_id).write(made_on(OTHER)(record))
+    grown = made(tmp_path / "grown", HEARS, monkeypatch, of=both, store=store, shared=shared, seeds=2)
+    entry = grown.entry
+    brought = [cell for cell in entry.brought if cell.defense != entry.manifest.defense]
+    assert {cell.seed for cell in brought} == {0}, "the later seed refers to published ones"
+    assert not entry.further
+    archives = grown.archive.with_name("mine.tar"), grown.archive.with_name("mine.seed-1.tar")
+    found = verified(grown, shared=shared, archive=archives[0], further=archives[1:])
+    assert [(each.seeds, each.verdict) for each in found.deliveries] == [((0,), "rescored"), ((1,), "rescored")]
+    cells = [
+        cell.model_copy(update={"record_sha256": "0" * 64}) if cell == brought[0] else cell for cell in entry.cells
+    ]
+    edited = Entry(entry.folder, entry.manifest, cells, entry.published, entry.shared_set, entry.sha256, shared)
+    assert [cell.cell_id for cell in edited.further] == [brought[0].cell_id]
+    with pytest.raises(EntryError, match="its seed 1 and its seed 0 were not made alike"):
+        check_alike(edited)
