@@ -155,7 +155,9 @@ def delivered(entry: Entry, deliveries: Sequence[Delivery]) -> Entry:
     cells = [cell for cell in entry.cells if cell.seed in seeds]
     ids = {cell.cell_id for cell in cells}
     published = {cell_id: cell for cell_id, cell in entry.published.items() if cell_id in ids}
-    return Entry(entry.folder, manifest, cells, published, entry.shared_set, entry.sha256, entry.shared)
+    part = Entry(entry.folder, manifest, cells, published, entry.shared_set, entry.sha256, entry.shared)
+    part.refers = entry.refers
+    return part
 
 
 def delivery_sha256(entry: Entry, delivery: Delivery, in_place: Collection[str] = ()) -> str:

@@ -29,7 +29,7 @@ from pydantic import BaseModel
 
 from thiefbench import registry
 from thiefbench.errors import UserError
-from thiefbench.leaderboard.cell_scores import LISTED, CellScores, Reference, Scores
+from thiefbench.leaderboard.cell_scores import LISTED, CellScores, Reference, Scores, trimmed
 from thiefbench.leaderboard.gzipped import GzipError, compressed, decompressed
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
@@ -74,6 +74,8 @@ class Entry:
         manifest, cells: the content of its two JSON files; published cells that it refers to are among its cells.
         published: these, by cell id.
         shared_set: the name of the set of published cells that they are of; empty for a suite's first one.
+        refers: whether it refers to published cells at any seed, also where a part of it (`deliveries.delivered`) does
+            not.
         sha256: of its manifest as it was read, which names the hashes of everything else.
         shared: the folder of all suites' published cells.
     """
@@ -90,6 +92,7 @@ class Entry:
     ) -> None:
         self.folder, self.manifest, self.cells = folder, manifest, tuple(cells)
         self.published, self.shared_set, self.sha256, self.shared = published, shared_set, sha256, shared
+        self.refers = bool(published)
 
     @property
     def own(self) -> Iterator[CellScores]:
@@ -270,10 +273,15 @@ def _set_of(references: Sequence[Reference], sets: Sequence[Published]) -> Publi
 
 
 def _is_published(cell: CellScores, published: Published) -> bool:
-    found = published.find(cell.cell_id)
-    return found is not None and (found[0].record_sha256, found[0].record.completions_sha256) == (
-        cell.record_sha256, cell.completions_sha256,
-    )  # fmt: skip
+    """Whether a cell's files are published ones, and its numbers those of their record; its drift aside."""
+    if (found := published.find(cell.cell_id)) is None:
+        return False
+    there = found[0]
+    expected = trimmed(there.record, there.part, False, there.record_sha256)
+    fields = ("record_sha256", "completions_sha256", "schema_version", "status", "curves")
+    return all(getattr(cell, name) == getattr(expected, name) for name in fields) and all(
+        cell.scores.get(name) == numbers for name, numbers in expected.scores.items()
+    )
 
 
 def _referred(reference: Reference, published: Published) -> PublishedCell:

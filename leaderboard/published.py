@@ -452,6 +452,8 @@ def _content(path: Path, most: int) -> bytes | None:
         return None
     except (GzipError, NotRegularError) as error:
         raise PublishedError(str(error)) from error
+    except OSError as error:
+        raise PublishedError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 @lru_cache(maxsize=1024)

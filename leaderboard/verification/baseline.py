@@ -215,7 +215,7 @@ def _set_of(entry: Entry, in_place: Sequence[tuple[Published, Mapping[Key, Publi
         entry: which may refer to one.
         in_place: at least one set with its cells of this version, the first one first.
     """
-    if entry.published:
+    if entry.refers:
         return entry.shared_set
     settings, made = entry.manifest.numerics.model_dump(), arithmetic_said(entry)
     if (chosen := set_of_row(in_place, settings, made)) is not None:
@@ -243,7 +243,8 @@ def _numbers_apart(cell: CellScores, there: PublishedCell) -> str:
     Until the archive was read, nothing else says that they follow from the completions.
     """
     if cell.schema_version != there.record.schema_version:
-        return ""  # of other measures
+        same = cell.record_sha256 == there.record_sha256
+        return "its record is the published one, and its schema is not" if same else ""  # of other measures
     expected = trimmed(there.record, there.part, False, there.record_sha256)
     if cell.status != expected.status or cell.curves != expected.curves:
         return "its completions are the published ones, and its curves are not"

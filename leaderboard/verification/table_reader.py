@@ -1,6 +1,7 @@
 """The limited process that reads a stranger's tables first (`_tables_worker`), from the side that asks it.
 
-It starts in half a second, so it is kept for the next archive. A table that it cannot read within its limits ends it.
+It starts in half a second, so it is kept for the next archive, as long as what it has read leaves no traces. A table
+that it cannot read within its limits of time and memory ends it.
 """
 
 from __future__ import annotations
@@ -43,27 +44,38 @@ def problems_of(limits: Mapping[Path, TableLimit]) -> list[str | None]:
 def close() -> None:
     """End the process; the next question starts another."""
     global _process
-    if _process is not None:
-        with _process:  # waits for its end and closes its streams
-            _process.kill()
-        _process = None
+    process, _process = _process, None
+    if process is not None:
+        with process:  # waits for its end and closes its streams
+            process.kill()
 
 
 def _problem(file: Path, limit: TableLimit) -> str | None:
-    asked = json.dumps([limit.rows, limit.tokens, limit.bytes, str(file.resolve())])
-    answer = b""
+    asked = json.dumps([limit.rows, limit.tokens, limit.bytes, str(file.resolve())]).encode()
+    kept = _process is not None
+    if (problem := _answer(asked)) is None and kept:
+        problem = _answer(asked)  # of a fresh process: the other one may have been dying already
+    return problem
+
+
+def _answer(asked: bytes) -> str | None:
+    """The answer of the process to a question; None if it has none, and then the process is ended."""
+    answer, goes_on = b"", False
     try:
         process = _running()
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(BrokenPipeError):
-            process.stdin.write(asked.encode() + b"\n")
+            process.stdin.write(asked + b"\n")
             process.stdin.flush()
         answer = process.stdout.readline()
+        if not answer.endswith(b"\n"):
+            return None
+        problem, goes_on = json.loads(answer)
+        return str(problem)
     finally:
-        if not answer.endswith(b"\n"):  # dead, or interrupted: its answer to this question is none to the next one
+        if not goes_on:  # also where it was interrupted: its answer to this question is none to the next one
             close()
-    return str(json.loads(answer)) if answer.endswith(b"\n") else None
 
 
 def _running() -> subprocess.Popen[bytes]:
@@ -72,8 +84,9 @@ def _running() -> subprocess.Popen[bytes]:
         close()
         command = [sys.executable, "-P", _tables_worker.__file__, str(SECONDS)]
         _process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
-        )
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+            start_new_session=True,
+        )  # fmt: skip
     return _process
 
 

@@ -29,7 +29,7 @@ from tests.leaderboard.shared_cells import (
 )
 from tests.leaderboard.tiny_entries import CHEATS, NUMERICS, Made, copied, made, resigned, rewritten, suite
 from tests.leaderboard.verification.test_verify import CAREFUL, SECRET
-from thiefbench.leaderboard import referring, rows, submit
+from thiefbench.leaderboard import growing, referring, rows, submit
 from thiefbench.leaderboard.deliveries import apart_from_published, check_alike
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.published import PublishedError, published_sets, set_name
@@ -677,10 +677,36 @@ def test_cells_that_were_brought_before_they_were_published_keep_nobody_from_goi
     archives = grown.archive.with_name("mine.tar"), grown.archive.with_name("mine.seed-1.tar")
     found = verified(grown, shared=shared, archive=archives[0], further=archives[1:])
     assert [(each.seeds, each.verdict) for each in found.deliveries] == [((0,), "rescored"), ((1,), "rescored")]
-    cells = [
-        cell.model_copy(update={"record_sha256": "0" * 64}) if cell == brought[0] else cell for cell in entry.cells
-    ]
-    edited = Entry(entry.folder, entry.manifest, cells, entry.published, entry.shared_set, entry.sha256, shared)
-    assert [cell.cell_id for cell in edited.further] == [brought[0].cell_id]
-    with pytest.raises(EntryError, match="its seed 1 and its seed 0 were not made alike"):
-        check_alike(edited)
+    numbers = {**brought[0].scores, "clean_reward": brought[0].scores["asr"]}
+    for change in ({"record_sha256": "0" * 64}, {"scores": numbers}, {"schema_version": 1}, {"curves": {}}):
+        cells = [cell.model_copy(update=change) if cell == brought[0] else cell for cell in entry.cells]
+        edited = Entry(entry.folder, entry.manifest, cells, entry.published, entry.shared_set, entry.sha256, shared)
+        assert [cell.cell_id for cell in edited.further] == [brought[0].cell_id], change
+        with pytest.raises(EntryError, match="its seed 1 and its seed 0 were not made alike"):
+            check_alike(edited)
+
+
+def test_seeds_verified_one_at_a_time_are_held_to_the_set_of_the_whole_entry(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first seed brings cells of a further set, and its second refers to the first set."""
+    both = two_seeds(monkeypatch)
+    store, shared = Path(shutil.copytree(scene.there, tmp_path / "store")), scene.board.shared
+    whole = Path(shutil.copytree(scene.board.store, tmp_path / "whole store"))
+    made(tmp_path / "whole", HEARS, monkeypatch, of=both, store=whole, shared=tmp_path / "nothing")
+    for record in [each for each in Store(whole).records() if each.cell["defense"] not in ("none", "oracle")]:
+        cell = Store(store).cell(record.cell_id)
+        shutil.copytree(Store(whole).cell(record.cell_id).path, cell.path, dirs_exist_ok=True)
+        cell.write(made_on(OTHER)(record))
+    made(tmp_path / "grown", HEARS, monkeypatch, of=both, store=store, shared=tmp_path / "nothing", seeds=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(growing, "other_cells", lambda *_: iter(()))
+        computing(patch, OTHER)
+        grown = made(tmp_path / "grown", HEARS, patch, of=both, store=store, shared=shared, seeds=2)
+    assert (grown.entry.shared_set, bool(grown.entry.published)) == ("", True)
+    first, second = grown.archive.with_name("mine.tar"), grown.archive.with_name("mine.seed-1.tar")
+    together = verified(grown, shared=shared, archive=first, further=(second,))
+    assert (together.verdict, together.flags) == ("self-reported", ("other shared cells",))
+    alone = verified(grown, shared=shared, archive=first)
+    assert [each.verdict for each in alone.deliveries] == ["self-reported", "self-reported"]
+    assert alone.flags == ("other shared cells",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,17 +59,43 @@ def test_a_line_break_in_a_name_asks_one_question(tmp_path: Path) -> None:
     ]
 
 
+DYING = """import json, os, sys
+for line in sys.stdin:
+    if "2.parquet" in line:
+        os.abort()
+    print(json.dumps([str(os.getpid()), True]), flush=True)
+"""
+
+
 def test_a_table_that_ends_the_process_leaves_the_rest_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = table(tmp_path / "good.parquet")
     dying = tmp_path / "dying.py"
-    dying.write_text(
-        "import os, sys\nsys.stdin.readline()\nprint('\"\"', flush=True)\nsys.stdin.readline()\nos.abort()\n"
-    )
+    dying.write_text(DYING)
     files = {table(tmp_path / f"{number}.parquet"): LIMIT for number in range(4)}
     with monkeypatch.context() as patch:
         patch.setattr(_tables_worker, "__file__", str(dying))
-        assert problems_of(files) == ["", None, None, None]
+        found = problems_of(files)
+    assert found[0] == found[1], "one process answers"
+    assert found[0]
+    assert found[2:] == [None, None], "a fresh one was asked, too"
     assert problems_of({good: LIMIT}) == [""], "the next question starts another process"
+
+
+def test_a_dying_process_is_not_the_table_s_fault(tmp_path: Path) -> None:
+    good = table(tmp_path / "good.parquet")
+    for _ in range(3):
+        assert problems_of({good: LIMIT}) == [""]
+        process().send_signal(signal.SIGINT)
+        assert problems_of({good: LIMIT}) == [""]
+
+
+def test_a_process_with_traces_of_a_table_reads_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, greedy = table(tmp_path / "good.parquet"), tmp_path / "greedy.py"
+    greedy.write_text("import sys\nfor line in sys.stdin:\n    print('[\"\", false]', flush=True)\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(_tables_worker, "__file__", str(greedy))
+        assert problems_of({good: LIMIT}) == [""]
+    assert table_reader._process is None
 
 
 def test_a_process_that_was_killed_meanwhile_is_started_again(tmp_path: Path) -> None:
