@@ -48,12 +48,12 @@ def page_of(slug: str) -> str:
 
 
 def in_words(boards: Iterable[SuiteBoard]) -> dict[str, str]:
-    """What every attack does of which a column's name is made, in the order of the columns."""
+    """What every attack does of which a column's name is made, in the order of the columns; of declared attacks."""
     specs = [attack for board in boards for part in board.suite.scenes for attack in part.attacks]
-    named = dict.fromkeys(
-        name for spec in specs for kind, name in registry.named_in("attack", spec) if kind == "attack"
+    targets = dict.fromkeys(
+        target for spec in specs for kind, target in registry.named_in("attack", spec) if kind == "attack"
     )
-    return {name: registry.summary("attack", name).replace("`", "") for name in named}
+    return {target: registry.summary("attack", target).replace("`", "") for target in targets if ":" not in target}
 
 
 def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
