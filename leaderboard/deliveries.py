@@ -65,7 +65,7 @@ def check_alike(entry: Entry) -> None:
         EntryError: they do not, or a published cell cannot be read.
     """
     first = entry.manifest.deliveries[0]
-    with_shared = len(entry.manifest.deliveries) > 1 and brings_shared(entry)
+    with_shared = len(entry.manifest.deliveries) > 1 and bool(entry.further)
     for each in entry.manifest.deliveries:
         said = _arithmetic(entry, each)
         if entry.manifest.numerics.device == "cpu" and not _CAPABILITY.fullmatch(said.get("capability", "")):
@@ -74,15 +74,6 @@ def check_alike(entry: Entry) -> None:
             )
         if apart := apart_in_row(said, _arithmetic(entry, first), with_shared):
             raise EntryError(f"its {named(each.seeds)} and its {named(first.seeds)} were not made alike: {apart}")
-
-
-def brings_shared(entry: Entry) -> bool:
-    """Whether an entry brings shared cells of its own, instead of being measured against published ones alone.
-
-    Raises:
-        EntryError: a published cell cannot be read.
-    """
-    return bool(entry.further)
 
 
 def check_made_alike(entry: Entry, records: Iterable[Record]) -> None:

@@ -29,7 +29,7 @@ from pydantic import BaseModel
 
 from thiefbench import registry
 from thiefbench.errors import UserError
-from thiefbench.leaderboard.cell_scores import LISTED, CellScores, Reference, Scores, trimmed
+from thiefbench.leaderboard.cell_scores import LISTED, CellScores, Reference, Scores
 from thiefbench.leaderboard.gzipped import GzipError, compressed, decompressed
 from thiefbench.leaderboard.isolation.limits import FILE_BYTES
 from thiefbench.leaderboard.isolation.sandbox_paths import relocated
@@ -114,9 +114,7 @@ class Entry:
             EntryError: a published cell cannot be read.
         """
         brought = [cell for cell in self.brought if cell.defense != self.manifest.defense]
-        published = Published(
-            self.shared, f"{self.manifest.suite.name}-v{self.manifest.suite.version}", self.shared_set
-        )
+        published = Published(self.shared, self.manifest.suite.title, self.shared_set)
         try:
             return [cell for cell in brought if not _is_published(cell, published)]
         except PublishedError as error:
@@ -237,7 +235,7 @@ def _resolved(folder: Path, manifest: Manifest, sha256: str, scores: Scores, sha
         raise EntryError(f"{folder / SCORES} lists the cell {cell_id} twice")
     numerics = manifest.numerics.model_dump()
     try:
-        of_suite = _set_of(references, published_sets(shared, f"{manifest.suite.name}-v{manifest.suite.version}"))
+        of_suite = _set_of(references, published_sets(shared, manifest.suite.title))
         published = {each.cell_id: _referred(each, of_suite) for each in references}
         known = dict(zip(published, of_suite.scores(list(published.values())), strict=True))
     except PublishedError as error:
@@ -276,12 +274,9 @@ def _is_published(cell: CellScores, published: Published) -> bool:
     """Whether a cell's files are published ones, and its numbers those of their record; its drift aside."""
     if (found := published.find(cell.cell_id)) is None:
         return False
-    there = found[0]
-    expected = trimmed(there.record, there.part, False, there.record_sha256)
-    fields = ("record_sha256", "completions_sha256", "schema_version", "status", "curves")
-    return all(getattr(cell, name) == getattr(expected, name) for name in fields) and all(
-        cell.scores.get(name) == numbers for name, numbers in expected.scores.items()
-    )
+    there, _ = found
+    files = (there.record_sha256, there.record.completions_sha256)
+    return files == (cell.record_sha256, cell.completions_sha256) and not there.numbers_apart(cell)
 
 
 def _referred(reference: Reference, published: Published) -> PublishedCell:

@@ -15,7 +15,7 @@ from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard import rows
 from thiefbench.leaderboard.archive import packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores
-from thiefbench.leaderboard.deliveries import apart_in_row, brings_shared, check_alike, made_with, named
+from thiefbench.leaderboard.deliveries import apart_in_row, check_alike, made_with, named
 from thiefbench.leaderboard.entry import Entry, EntryError, parsed_scores, read_entry, read_manifest, scores_content
 from thiefbench.leaderboard.entry_validation import cells_of
 from thiefbench.leaderboard.isolation.staging import Staged
@@ -80,7 +80,7 @@ def continued(
     with chdir(staged.folder):
         source_sha256 = registry.source_hash("defense", defense)
     for what, before, now in (
-        ("suite", f"{manifest.suite.name}-v{manifest.suite.version}", suite.title),
+        ("suite", manifest.suite.title, suite.title),
         ("content of the suite", manifest.suite.fingerprint, suite.fingerprint()),
         ("defense", manifest.defense, defense),
         ("source of the defense", manifest.source_sha256, source_sha256),
@@ -120,14 +120,14 @@ def check_machine(earlier: Entry, with_shared: bool) -> None:
         EntryError: they cannot.
     """
     here = arithmetic_here(earlier.manifest.numerics.device)
-    if apart := apart_in_row(made_with(earlier), here, with_shared or brings_shared(earlier)):
+    if apart := apart_in_row(made_with(earlier), here, with_shared or bool(earlier.further)):
         raise EntryError(_otherwise(earlier.folder, earlier.manifest.seeds, f"another arithmetic: {apart} here"))
 
 
 def check_arithmetic(earlier: Entry, records: Sequence[Record]) -> None:
     """Refuse cells that cannot stand in one row with those of the entry that they are added to; raises EntryError."""
     defense = earlier.manifest.defense
-    with_shared = brings_shared(earlier) or any(record.cell["defense"] != defense for record in records)
+    with_shared = bool(earlier.further) or any(record.cell["defense"] != defense for record in records)
     for record in records:
         if apart := apart_in_row(made_with(earlier), arithmetic_of(record), with_shared):
             what = f"another arithmetic than the cell {record.cell_id}: {apart}"

@@ -142,6 +142,11 @@ class SuiteName(EntryModel):
     version: int
     fingerprint: Sha256
 
+    @property
+    def title(self) -> str:
+        """As `Suite.title`."""
+        return f"{self.name}-v{self.version}"
+
 
 class Numerics(EntryModel):
     """The settings that change the last bits of every cell; see `CellSpec`."""

@@ -108,6 +108,20 @@ class PublishedCell(EntryModel):
         """Which cell of its suite it is."""
         return key_of(self.part, self.record.cell)
 
+    def numbers_apart(self, cell: CellScores) -> str:
+        """How an entry's numbers of this cell, with equal completions, are others, in words; drift aside.
+
+        Until the archive was read, nothing else says that they follow from the completions.
+        """
+        if cell.schema_version != self.record.schema_version:
+            same = cell.record_sha256 == self.record_sha256
+            return "its record is the published one, and its schema is not" if same else ""  # of other measures
+        expected = trimmed(self.record, self.part, False, self.record_sha256)
+        if cell.status != expected.status or cell.curves != expected.curves:
+            return "its completions are the published ones, and its curves are not"
+        apart = next((name for name, numbers in expected.scores.items() if cell.scores.get(name) != numbers), "")
+        return f"its completions are the published ones, and its {apart} is not" if apart else ""
+
     @property
     def is_control(self) -> bool:
         """Whether drift is measured against it."""

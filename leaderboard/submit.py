@@ -524,7 +524,7 @@ def _check_free(folder: Path, credits: Credits, suite: Suite) -> None:
         raise EntryError(f"{folder} is an entry of {', '.join(manifest.authors)}; give yours another --name")
     if manifest.suite.name != suite.name:
         raise EntryError(
-            f"{folder} is an entry on {manifest.suite.name}-v{manifest.suite.version}, and this one, on {suite.title}, "
+            f"{folder} is an entry on {manifest.suite.title}, and this one, on {suite.title}, "
             "would replace it; give it another --name, or another folder with --out"
         )
 

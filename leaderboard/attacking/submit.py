@@ -422,7 +422,7 @@ def _earlier(own: AttackSubmission) -> tuple[Target, ...]:
         raise EntryError(f"{own.folder} is an entry of {', '.join(there.authors)}; give yours another --name")
     renamed = there.name != own.credits.name
     for what, before, now in (
-        ("on", f"{there.suite.name}-v{there.suite.version}", own.suite.title),
+        ("on", there.suite.title, own.suite.title),
         ("with", settings(there.numerics), settings(own.numerics)),
         ("of the attack", there.attack if renamed else "", own.attack if renamed else ""),
     ):

@@ -3,8 +3,8 @@
 The sizes that a parquet file claims cannot be trusted: a page may contradict the footer, and a dictionary may repeat
 one long text a million times. So each file is first read whole here, where running out of memory ends one process and
 not the machine. Run as a script; a line of standard input is a JSON list of the rows, tokens of a row and bytes that a
-table may have, and the file's path. For each it prints a line, a JSON list: what is wrong with the
-table, or nothing, and whether the process can read another one as well as a fresh one could.
+table may have, and the file's path. For each it prints a line, a JSON list: what is wrong with the table, or nothing,
+and whether the process can read another one as well as a fresh one could.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ _BESIDE = 256 << 20
 """Address space of what reading takes whatever the table's size: the file, one page, the columns of one batch."""
 _IN_PARTS = 3
 """A table is held folded, then unfolded, and checked a column at a time."""
-
-
 _LEFT = 3 << 29
 """Address space that tables may leave behind, by which the next one has more room; beyond it, the process is ended. Of
 this, Arrow's allocators reserve up to a gigabyte at once, which says nothing about memory in use."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pydantic import ValidationError
 
 from thiefbench.errors import UserError
-from thiefbench.leaderboard.cell_scores import CellScores, trimmed
+from thiefbench.leaderboard.cell_scores import CellScores
 from thiefbench.leaderboard.deliveries import made_with as arithmetic_said
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.entry_validation import other_version
@@ -230,23 +230,8 @@ def _apart(cell: CellScores, there: PublishedCell, archive: Store | None) -> str
         numerics = ", ".join(f"{name} {there.record.cell[name]}" for name in NUMERICS if name in there.record.cell)
         return f"it was run with other settings (published: {numerics})"
     if cell.completions_sha256 == there.record.completions_sha256:
-        return _numbers_apart(cell, there)
+        return there.numbers_apart(cell)
     if archive is None or not cell.completions_sha256:
         return "its completions have another SHA-256"
     round_apart = first_apart(there.rounds, round_hashes(archive.cell(cell.cell_id).read_rows()))
-    return f"its completions differ from {round_apart} on" if round_apart else _numbers_apart(cell, there)
-
-
-def _numbers_apart(cell: CellScores, there: PublishedCell) -> str:
-    """How the entry's numbers of a cell with equal completions are not the published ones, in words; drift aside.
-
-    Until the archive was read, nothing else says that they follow from the completions.
-    """
-    if cell.schema_version != there.record.schema_version:
-        same = cell.record_sha256 == there.record_sha256
-        return "its record is the published one, and its schema is not" if same else ""  # of other measures
-    expected = trimmed(there.record, there.part, False, there.record_sha256)
-    if cell.status != expected.status or cell.curves != expected.curves:
-        return "its completions are the published ones, and its curves are not"
-    apart = next((name for name, numbers in expected.scores.items() if cell.scores.get(name) != numbers), "")
-    return f"its completions are the published ones, and its {apart} is not" if apart else ""
+    return f"its completions differ from {round_apart} on" if round_apart else there.numbers_apart(cell)

@@ -60,7 +60,7 @@ def _problem(file: Path, limit: TableLimit) -> str | None:
 
 def _answer(asked: bytes) -> str | None:
     """The answer of the process to a question; None if it has none, and then the process is ended."""
-    answer, goes_on = b"", False
+    goes_on = False
     try:
         process = _running()
         assert process.stdin is not None

@@ -637,14 +637,22 @@ def test_a_stranger_s_set_is_not_read(scene: Scene, tmp_path: Path) -> None:
     assert all(isinstance(each, Record) for each in Store(copy.store).records())
 
 
-def test_an_entry_goes_on_where_other_instructions_are_used_if_all_shared_cells_are_published(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def grown_on_two_machines(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published_first: bool
+) -> tuple[Made, Path]:
+    """An entry whose second seed was computed elsewhere, verified, and the published cells that it is measured against.
+
+    Args:
+        published_first: whether they were there when its first seed was submitted.
+    """
     both = two_seeds(monkeypatch)
     store, shared = Path(shutil.copytree(scene.board.store, tmp_path / "store")), tmp_path / "shared"
     made(tmp_path / "whole", HEARS, monkeypatch, of=both, store=store, shared=tmp_path / "nothing")
-    publish_all(Board(store, shared), (0, 1))
+    if published_first:
+        publish_all(Board(store, shared), (0, 1))
     made(tmp_path / "grown", HEARS, monkeypatch, of=both, store=store, shared=shared, seeds=1)
+    if not published_first:
+        publish_all(Board(store, shared), (0, 1))
     for role in ROLES:
         shutil.rmtree(Store(store).cell(id_of(cell_at(*role, seed=1))).path)
     for record in [each for each in Store(store).records() if each.cell["seed"] == 1]:
@@ -654,29 +662,24 @@ def test_an_entry_goes_on_where_other_instructions_are_used_if_all_shared_cells_
     archives = grown.archive.with_name("mine.tar"), grown.archive.with_name("mine.seed-1.tar")
     found = verified(grown, shared=shared, archive=archives[0], further=archives[1:])
     assert [(each.seeds, each.verdict) for each in found.deliveries] == [((0,), "rescored"), ((1,), "rescored")]
+    return grown, shared
+
+
+def test_an_entry_goes_on_where_other_instructions_are_used_if_all_shared_cells_are_published(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown, _ = grown_on_two_machines(scene, tmp_path, monkeypatch, published_first=True)
     assert apart_from_published(grown.entry).startswith("seed 1: the published cells and the defense's own")
 
 
 def test_cells_that_were_brought_before_they_were_published_keep_nobody_from_going_on_elsewhere(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both = two_seeds(monkeypatch)
-    store, shared = Path(shutil.copytree(scene.board.store, tmp_path / "store")), tmp_path / "shared"
-    made(tmp_path / "whole", HEARS, monkeypatch, of=both, store=store, shared=tmp_path / "nothing")
-    made(tmp_path / "grown", HEARS, monkeypatch, of=both, store=store, shared=tmp_path / "nothing", seeds=1)
-    publish_all(Board(store, shared), (0, 1))
-    for role in ROLES:
-        shutil.rmtree(Store(store).cell(id_of(cell_at(*role, seed=1))).path)
-    for record in [each for each in Store(store).records() if each.cell["seed"] == 1]:
-        Store(store).cell(record.cell_id).write(made_on(OTHER)(record))
-    grown = made(tmp_path / "grown", HEARS, monkeypatch, of=both, store=store, shared=shared, seeds=2)
+    grown, shared = grown_on_two_machines(scene, tmp_path, monkeypatch, published_first=False)
     entry = grown.entry
     brought = [cell for cell in entry.brought if cell.defense != entry.manifest.defense]
     assert {cell.seed for cell in brought} == {0}, "the later seed refers to published ones"
     assert not entry.further
-    archives = grown.archive.with_name("mine.tar"), grown.archive.with_name("mine.seed-1.tar")
-    found = verified(grown, shared=shared, archive=archives[0], further=archives[1:])
-    assert [(each.seeds, each.verdict) for each in found.deliveries] == [((0,), "rescored"), ((1,), "rescored")]
     numbers = {**brought[0].scores, "clean_reward": brought[0].scores["asr"]}
     for change in ({"record_sha256": "0" * 64}, {"scores": numbers}, {"schema_version": 1}, {"curves": {}}):
         cells = [cell.model_copy(update=change) if cell == brought[0] else cell for cell in entry.cells]
