@@ -20,6 +20,7 @@ seeds, then the most trusted, then the earliest.
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -64,6 +65,7 @@ CHECKED: tuple[Verdict, ...] = ("re-executed", "rescored")
 """The verdicts that give a row a place, the most trusted first."""
 
 NAIVE = "naive beats adaptive"
+NAMESAKE = "shares its name"
 NO_REASON = "rejected without a reason"
 
 Broken = tuple[str, str]
@@ -266,7 +268,7 @@ def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[
         judged = own.get(place.defense)
         if judged is not None:
             numbers = replace(judged.numbers, place=place, tied=shares)
-            shown = (*flags(judged, numbers), *_attacked_flags(judged, attacks))
+            shown = (*flags(judged, numbers), *_attacked_flags(judged, attacks), *_namesakes(judged, trusted))
             board_rows.append(BoardRow(numbers, judged, True, provisional, shown, best_known(judged, attacks)))
         else:
             measured_by, _, numbers = anchors[place.defense]
@@ -311,6 +313,28 @@ def _attacked_flags(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> lis
     """The flags that follow from outsiders' attacks on an entry."""
     found = [RedFlag(f"{BROKEN_BY} {attack.entry.manifest.name}", said) for attack, said in broken_by(judged, attacks)]
     return [*found, *([RedFlag(MASKING, said)] if (said := masking(judged, attacks)) else [])]
+
+
+def _namesakes(judged: JudgedEntry, entries: Iterable[JudgedEntry]) -> list[RedFlag]:
+    """The flag of an entry that is called as others of its suite are, by their names or their folders'."""
+    called = _plain_name(judged.entry.manifest.name)
+    others = [
+        each.entry.manifest.slug
+        for each in entries
+        if each is not judged
+        and called in (_plain_name(each.entry.manifest.name), _plain_name(each.entry.manifest.slug))
+    ]
+    if not others:
+        return []
+    slug, name = judged.entry.manifest.slug, judged.entry.manifest.name
+    return [
+        RedFlag(NAMESAKE, f"it is the entry {slug}, and {name!r} is also what {', '.join(sorted(others))} is called")
+    ]
+
+
+def _plain_name(name: str) -> str:
+    """A name without what readers overlook: case, spaces, punctuation, and other forms of the same letters."""
+    return "".join(letter for letter in unicodedata.normalize("NFKC", name).casefold() if letter.isalnum())
 
 
 def trust_order(verdict: Verdict) -> int:

@@ -25,7 +25,7 @@ from thiefbench.cli import app
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site import rendering, writing
 from thiefbench.leaderboard.site.answers import answers
-from thiefbench.leaderboard.site.board import NAIVE, Board, BoardRow, _current_first, board, read_all
+from thiefbench.leaderboard.site.board import NAIVE, NAMESAKE, Board, BoardRow, _current_first, board, read_all
 from thiefbench.leaderboard.site.files import board_data
 from thiefbench.leaderboard.site.index_page import rank_of, shown_suite
 from thiefbench.leaderboard.site.judging import held_to, naive_forms, reference_oracles, titles
@@ -264,6 +264,21 @@ class TestOwnCells:
         shown = {each["name"]: each for each in shown_suite(found.suites[0], 1)["rows"]}
         notes = shown["Stops-Learning"]["footnotes"]
         assert [each for each in notes if LEARNS_LESS in each] == [f"{flag.name}: {flag.meaning}"], "said once"
+
+    @pytest.mark.parametrize("name", ["Good", "g o-o d!", "\uff27ood"])
+    def test_who_is_called_as_another_is_told_apart(self, made: tuple[Path, Path], name: str) -> None:
+        entries, seen = made
+        entry(entries, "good", suite=STANDARD)
+        entry(entries, "other", suite=STANDARD)
+        entry(entries, "copy", suite=STANDARD, name=name)
+        entry(entries, "elsewhere", name=name)
+        found = board(entries, seen)
+        for slug, other in (("copy", "good"), ("good", "copy")):
+            (flag,) = row(found, slug).flags
+            assert flag.name == NAMESAKE
+            assert f"the entry {slug}," in flag.meaning and f"what {other} is called" in flag.meaning
+        assert row(found, "other").flags == ()
+        assert row(found, "elsewhere").flags == (), "in another suite"
 
     def test_an_adaptive_attack_that_does_more_is_no_flag(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
