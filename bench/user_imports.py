@@ -6,9 +6,9 @@ module of the same name, both count. So the answer does not depend on whether th
 `sys.path`; `clashes` finds modules that were imported from somewhere else.
 
 Nothing is imported. Import statements count anywhere in a file. In a file that uses `import_module` or `__import__`,
-strings that are names of modules count too. Not found are names that are only computed when the file runs, names that
-no `import` statement could have, names relative to a package that the call names, and modules in zip files and in
-folders that the file itself adds to `sys.path`.
+strings that are names of modules count too, and so does a relative name with the package that the call names. Not found
+are names that are only computed when the file runs, names that no `import` statement could have, and modules in zip
+files and in folders that the file itself adds to `sys.path`.
 
 A data file counts where its path, relative to the folder of the Python file, is one whole string in that Python file,
 as in ``Path(__file__).with_name("words.txt")`` or ``Path(__file__).parent / "data/words.txt"``. What a Python file that
@@ -208,16 +208,33 @@ def _parsed(content: bytes) -> _Syntax:
         warnings.simplefilter("ignore")
         nodes = list(ast.walk(ast.parse(content)))
     strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    by_name = any(_word(node) in _IMPORT_BY_NAME for node in nodes)
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    if by_name:
+        imported |= {name for node in nodes if isinstance(node, ast.Call) and (name := _from_named_package(node))}
     return _Syntax(
-        imported=frozenset(alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names),
+        imported=frozenset(imported),
         taken=frozenset(
             (node.level, node.module or "", tuple(alias.name for alias in node.names))
             for node in nodes
             if isinstance(node, ast.ImportFrom)
         ),
-        strings=frozenset(strings) if any(_word(node) in _IMPORT_BY_NAME for node in nodes) else frozenset(),
+        strings=frozenset(strings) if by_name else frozenset(),
         paths=frozenset(filter(_may_be_data, strings)),
     )
+
+
+def _from_named_package(call: ast.Call) -> str:
+    """What a call such as ``import_module(".name", "package")`` imports, in full; empty for any other call."""
+    given = dict(zip(("name", "package"), call.args, strict=False))
+    given |= {each.arg: each.value for each in call.keywords if each.arg}
+    name, package = (getattr(given.get(of), "value", None) for of in ("name", "package"))
+    if not isinstance(name, str) or not isinstance(package, str):
+        return ""
+    relative = name.lstrip(".")
+    if relative == name or not _DOTTED.fullmatch(relative) or not _DOTTED.fullmatch(package):
+        return ""
+    return _absolute(len(name) - len(relative), relative, package)
 
 
 _remembered = lru_cache(maxsize=64)(_parsed)

@@ -520,10 +520,12 @@ def test_a_file_counts_with_the_user_s_modules_that_it_imports(importing: Path, 
     [
         ("import runpy\nrunpy.run_path(str(Path(__file__).with_name('stage.py')))\n", "deep.py"),
         ("import hp.b\n", "hp/up.py"),
+        ("from importlib import import_module as load\nload('.up', 'hp')\n", "hp/up.py"),
+        ("import importlib\nimportlib.import_module(package='hp.b', name='..up')\n", "hp/up.py"),
     ],
 )
 def test_code_that_is_reached_in_another_way_counts_too(tmp_path: Path, source: str, changed: str) -> None:
-    """By the name of its file, or by two dots."""
+    """By the name of its file, by two dots, or from a package that the call names."""
     for path, text in {
         "mine.py": f"from pathlib import Path\n{source}{OWN}",
         "stage.py": "import deep\n",
