@@ -538,17 +538,21 @@ def build(
     shared: SharedOption = None,
 ) -> None:
     """Write the leaderboard as a static site: a ranked table per suite, a page per entry, and the data as files."""
+    from thiefbench.leaderboard.entry import EntryError
     from thiefbench.leaderboard.places import check_outside
     from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.site.writing import write_site
     from thiefbench.progress import bar
     from thiefbench.suite.suite_yaml import SuiteError
+    from thiefbench.writable import unwritable
 
     check_outside(str(site), site)
+    if wrong := unwritable(site):
+        raise EntryError(f"no site can be written to {site} ({wrong})")
     if verified is not None and not verified.is_dir():
         raise SuiteError(f"there is no folder {verified}; name the folder of verifications with --verified DIR")
     judged = verified or entries.parent / "verified"
-    with bar(err, "entries read and shown") as progress:
+    with bar(err, "entries read, then shown: step") as progress:
         written = write_site(site, entries, judged, given(shared), progress)
     for suite in written.suites:
         entered = sum(row.own for row in suite.rows)

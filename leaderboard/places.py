@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Final
 
 from thiefbench.leaderboard.attacking.entry import is_attack_entry
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.manifest import MANIFEST, STORED_SCORES
+from thiefbench.writable import unwritable
 
 _OF_STORE: Final = ("cells", "checks", "drawn", "listed", "shared", "submissions")
 """Folders of a store that hold its own files."""
@@ -56,20 +56,6 @@ def check_outside(named: str, place: Path) -> None:
 def _is_entry(folder: Path) -> bool:
     """Whether a folder holds an entry, and not just a file of that name."""
     return (folder / STORED_SCORES).is_file() and ((folder / MANIFEST).is_file() or is_attack_entry(folder))
-
-
-def unwritable(folder: Path) -> str:
-    """Why no file can be written to a folder, which need not be there, in a clause; empty if one can."""
-    there = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
-    if not there.exists():
-        return f"{there} is a broken link"
-    if not there.is_dir():
-        return f"{there} is a file"
-    try:
-        with TemporaryFile(dir=there):
-            return ""
-    except OSError as error:
-        return error.strerror or str(error)
 
 
 def _check_apart(folder: Path, store: Path) -> None:

@@ -444,11 +444,11 @@ def processors_apart(own: Mapping[str, Any], cells: Iterable[PublishedCell]) -> 
         there = " and ".join(dict.fromkeys(value for each in theirs if (value := named(each))))
         here = named(own)[:60]
         if here and there and here != there:
-            apart.append(f"{what} {there} and {here}")
+            apart.append(f"{what}: published {there}, own {here}")
     if not apart:
         return ""
     return (
-        f"the published cells and the defense's own were computed on different processors ({', '.join(apart)}): their "
+        f"the published cells and the defense's own were computed on different processors ({'; '.join(apart)}): their "
         "last bits differ, so from some round on they are independent samples of one experiment"
     )
 

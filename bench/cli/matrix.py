@@ -89,6 +89,7 @@ def matrix(
     from thiefbench.suite.report.heatmap import write_matrix
     from thiefbench.suite.report.terminal import print_matrix
     from thiefbench.suite.store.records import Store
+    from thiefbench.writable import check_store
 
     defenses, left_out = (named_defenses(defense), []) if defense else every_defense()
     overrides = Overrides(attacks=attack, model=model, seeds=seeds, rounds=rounds)
@@ -96,6 +97,7 @@ def matrix(
     numbers = numerics(device, dtype, threads)
     cells_of_suites = [(each, wanted(each.cells(*numbers))) for each in suites]
     results = Store(store or Path("runs") / (suites[0].name if len(suites) == 1 else "matrix"))
+    check_store(results.root)
     for reason in left_out:
         err.print(f"left out: {escaped(reason)}")
     with stoppable():

@@ -234,7 +234,9 @@ def run(
     # A plan does without these, which load matplotlib.
     from thiefbench.suite.report.run_table import print_results, results_as_data, rows_of_run
     from thiefbench.suite.report.terminal import print_failures
+    from thiefbench.writable import check_store
 
+    check_store(results.root)
     earlier = results.read_run()
     with stoppable():
         try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from thiefbench.leaderboard.site.board import CHECKED, BoardRow, SuiteBoard, unranked_order
 from thiefbench.suite.report.suite_files import shown_cost
-from thiefbench.suite.report.tables import show_summary, write_value
+from thiefbench.suite.report.tables import show_summary, write_milliseconds, write_value
+from thiefbench.suite.report.timings import cost
 from thiefbench.wording import counted
 
 NAMED = 3
@@ -116,17 +117,26 @@ def _breaking(board: SuiteBoard, names: Mapping[str, str]) -> Answer:
     return Answer("Which attack breaks most", number, text)
 
 
+def _time(row: BoardRow) -> str:
+    """What it costs in time: the longest rounds, or where these say nothing, its inspection under the median attack."""
+    slower = row.row.cost and shown_cost(row.row.cost)
+    if slower:
+        return f"a round took {slower.value} as long, by its submitter's clock"
+    timed = [each.mean for c in row.judged.comparisons if (each := cost(c, row.row.defense).inspect)]
+    if not timed:
+        return "nobody timed it"
+    return f"inspecting took {write_milliseconds(median(timed))} ms for each completion, by its submitter's clock"
+
+
 def _cost(row: BoardRow, names: Mapping[str, str]) -> Answer:
     numbers = row.row
     parts = []
     if numbers.false_rejection:
         rate = numbers.false_rejection
         where = names.get(rate.where, "no attack")
-        parts.append(f"it rejects at most {write_value(rate.value, 'rate')} of honest work ({where})")
-    time = numbers.cost and shown_cost(numbers.cost)
-    parts.append(
-        f"a round took {time.value} as long, by its submitter's clock" if time else "there is no round time to trust"
-    )
+        most = f"at most {write_value(rate.value, 'rate')} of honest work ({where})" if rate.value else "no honest work"
+        parts.append(f"it rejects {most}")
+    parts.append(_time(row))
     name, summary = f"\u201c{row.judged.entry.manifest.name}\u201d", numbers.utility
     if summary is None:
         why = f": {numbers.no_utility}" if numbers.no_utility else ""

@@ -278,12 +278,13 @@ def timed_elsewhere(entry: Entry) -> bool:
 
 
 def _load_changed(row: RankingRow, comparisons: Sequence[Comparison]) -> bool:
-    """Whether round times of a defense say nothing: somewhere its rounds were shorter than undefended ones.
+    """Whether round times of a defense say nothing: somewhere its inspection does not explain them.
 
-    Inspecting only adds work. So the load of the machine changed from cell to cell, or what was rejected was not
-    learned from; either way, the ratios of its other cells are no cost of the defense. Records do not tell the load.
+    So the load of the machine changed from cell to cell, or a round's other work did; either way, the ratios of its
+    other cells are no cost of the defense. Records do not tell the load.
     """
-    return any((ratio := cost(each, row.defense).ratio) is not None and ratio.mean < 1 for each in comparisons)
+    timed = [cost(each, row.defense) for each in comparisons]
+    return any(each.ratio is not None and each.slowdown is None for each in timed)
 
 
 def _naive(attack: str) -> str:

@@ -305,7 +305,7 @@ def test_a_processor_of_another_maker_is_measured_against_the_set_and_says_so(
     assert len(submit.measured_against(own)) == 1
     maker = maker_of(provenance("cpu", threads=0))
     said = submit.measured_against(replace(own, made_on={"processor_model": "Amber family 1"}))[1]
-    assert f"on different processors (maker {maker} and Amber): their last bits differ" in said
+    assert f"on different processors (maker: published {maker}, own Amber): their last bits differ" in said
     folder = Path(shutil.copytree(scene.first.folder, tmp_path / "entries/mine"))
     told = json.loads((folder / "entry.json").read_text())
     told["machine"]["processor_model"] = "Amber family 1"
@@ -318,7 +318,7 @@ def test_a_processor_of_another_maker_is_measured_against_the_set_and_says_so(
         assert timed_elsewhere(read_entry(entry, scene.board.shared)) == noted
         assert not (noted and row["cost"]), "a round took longer or shorter on another machine"
         facts = shown_entry(read(entry, tmp_path / "verified", scene.board.shared))["facts"]
-        assert ("and Amber): their last bits differ" in dict(facts).get("Processors", "")) == noted
+        assert ("own Amber): their last bits differ" in dict(facts).get("Processors", "")) == noted
 
 
 def test_a_set_that_lacks_seeds_is_not_mixed_with_one_that_has_them(

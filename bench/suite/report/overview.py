@@ -66,7 +66,8 @@ class SuiteRow:
         no_utility: why; empty where there is one, or where the suite has no such cells.
         false_rejection: the largest of all its cells.
         drift: the largest of its cells under attack; None where it was not measured.
-        cost: under the attack where it slows rounds down most; None where no cell was timed beside its undefended one.
+        cost: under the attack where it slows rounds down most, of those where the inspection explains it if there are
+            any; None where no cell was timed beside its undefended one.
         fields: against every attack, by the comparison's title.
         lost: under which attacks its models learn less than undefended ones.
         untrained: the start model, by construction.
@@ -181,11 +182,16 @@ def suite_row(
         no_utility=lost if has_utility else "",
         false_rejection=_false_rejection(row.defense, comparisons),
         drift=_drift(row.defense, comparisons),
-        cost=min(timed, key=lambda each: (-each.ratio.mean if each.ratio else 0.0, each.comparison), default=None),
+        cost=min(timed, key=_slowest, default=None),
         fields={c.title: _field(c, lines.get(c.title), row.attacked.get(c.title, {}), seeds) for c in comparisons},
         lost=tuple(lost_learning(comparisons, row.defense)),
         untrained=any(line.how == "unmoved" for line in lines.values()),
     )
+
+
+def _slowest(cost: Cost) -> tuple[bool, float, str]:
+    """Sorts by how much longer rounds are, those first where the inspection explains it."""
+    return cost.slowdown is None, -cost.ratio.mean if cost.ratio else 0.0, cost.comparison
 
 
 def _field(
@@ -203,10 +209,16 @@ def _field(
 
 
 def chosen(comparison: Comparison, defense: str, seeds: Sequence[int]) -> tuple[str, ...]:
-    """What an attack that chooses in a rehearsal played against a defense, without repetition; most attacks do not."""
-    records = (comparison.record("attack", defense, seed) for seed in seeds)
-    played = (record.payload.get(CHOSEN, "") for record in records if record is not None)
-    return tuple(dict.fromkeys(each for each in played if each))
+    """What an attack that chooses in a rehearsal played against a defense, without repetition; most attacks do not.
+
+    Where the records of some seeds do not say it, as older ones do not, the others' seeds are named.
+    """
+    records = {seed: comparison.record("attack", defense, seed) for seed in seeds}
+    played = {seed: record.payload.get(CHOSEN, "") for seed, record in records.items() if record is not None}
+    known = {seed: each for seed, each in played.items() if each}
+    if len(known) < len(played):
+        return tuple(f"{each} (seed {seed})" for seed, each in known.items())
+    return tuple(dict.fromkeys(known.values()))
 
 
 def _missing(comparison: Comparison, seed: int, cell: AttackOutcome) -> str:

@@ -123,7 +123,7 @@ def _outcomes(field: Field) -> str:
 
 
 def shown_cost(cost: Cost) -> Shown | None:
-    """How much longer a round takes than undefended; None if it was shorter, which a defense does not make it."""
+    """How much longer a round takes than undefended; None if the inspection does not explain it."""
     if cost.slowdown is None or cost.added is None:
         return None
     added = minus(f"{cost.added.mean:+z.0f}")
@@ -145,7 +145,7 @@ def shown_costs(costs: Sequence[Cost]) -> list[dict[str, Any]]:
     return [
         {
             "defense": c.defense, "comparison": c.comparison, "elsewhere": c.elsewhere, "shown": shown(c),
-            "shorter": c.ratio is not None and c.slowdown is None,
+            "unexplained": c.ratio is not None and c.slowdown is None,
         }
         for c in costs
         if c.seconds

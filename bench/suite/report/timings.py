@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from thiefbench import provenance
 from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.statistics import Summary, paired, summarize
 from thiefbench.suite.store.records import SHARED, Record
+
+UNEXPLAINED = 0.1
+"""By so much of an undefended round, rounds may be longer than undefended ones and their inspection together."""
 
 NOT_A_ROUND = {"evaluate", "attack", "rehearse"}
 """Phases that no honest node spends in a round: what measures it, and what the attacker works on its poison or tries
@@ -28,6 +32,7 @@ class Cost:
         seconds: per round, everything but evaluations and the attacker's own work.
         ratio: the same divided by that of the undefended cell of the same seed, made on the same kind of machine.
         added: milliseconds per round more than there.
+        unexplained: what the inspection does not account for of these, as a share of a round there; None without any.
         inspect: milliseconds of the inspection per completion of the pool.
         elsewhere: seeds whose undefended cell ran on another kind of machine.
     """
@@ -37,17 +42,21 @@ class Cost:
     seconds: Summary | None
     ratio: Summary | None
     added: Summary | None
+    unexplained: float | None
     inspect: Summary | None
     elsewhere: tuple[int, ...]
 
     @property
     def slowdown(self) -> Summary | None:
-        """The ratio, unless rounds were shorter than undefended.
+        """The ratio, unless the inspection does not explain it.
 
-        Inspecting only adds work, so a ratio below 1 comes from something else: the load of the machine changed between
-        the two cells, or rejected completions were not learned from.
+        Inspecting adds its own time and nothing else. So where rounds were shorter than undefended, or longer by more
+        than the inspection took, something else made them so: the load of the machine changed between the two cells,
+        answers became longer or shorter, or rejected completions were not learned from.
         """
-        return None if self.ratio is None or self.ratio.mean < 1 else self.ratio
+        if self.ratio is None or self.unexplained is None or self.ratio.mean < 1 or self.unexplained > UNEXPLAINED:
+            return None
+        return self.ratio
 
 
 def costs(comparisons: Sequence[Comparison]) -> list[Cost]:
@@ -75,6 +84,10 @@ def cost(comparison: Comparison, defense: str) -> Cost:
         {seed: 1000 * defended_seconds[seed] for seed in pairs},
         {seed: 1000 * undefended_seconds[seed] for seed in pairs},
     )
+    beyond = [
+        (defended_seconds[seed] - undefended_seconds[seed] - inspect_seconds(defended[seed])) / undefended_seconds[seed]
+        for seed in pairs
+    ]
     inspected = {seed: each for seed in defended if (each := inspect_milliseconds(defended[seed])) is not None}
     return Cost(
         comparison.title,
@@ -82,6 +95,7 @@ def cost(comparison: Comparison, defense: str) -> Cost:
         _over(defended_seconds),
         _over({seed: defended_seconds[seed] / undefended_seconds[seed] for seed in pairs}),
         replace(paired(*added), count=None) if pairs else None,  # more is neither good nor bad
+        fmean(beyond) if beyond else None,
         _over(inspected),
         tuple(seed for seed in both if seed not in same),
     )
@@ -95,6 +109,11 @@ def seconds_per_round(record: Record) -> float | None:
     return sum(spent) / record.cell["rounds"] if spent else None
 
 
+def inspect_seconds(record: Record) -> float:
+    """Mean seconds of the inspection of a round."""
+    return record.seconds.get("inspect", 0.0) / record.cell["rounds"]
+
+
 def inspect_milliseconds(record: Record) -> float | None:
     """Milliseconds of the inspection per completion; None where it was not timed.
 
@@ -102,7 +121,7 @@ def inspect_milliseconds(record: Record) -> float | None:
     """
     swarm = record.cell["swarm"]
     pool = swarm["prompts"] * swarm["group"]
-    return 1000 * record.seconds["inspect"] / (record.cell["rounds"] * pool) if "inspect" in record.seconds else None
+    return 1000 * inspect_seconds(record) / pool if "inspect" in record.seconds else None
 
 
 def _records(comparison: Comparison, defense: str) -> dict[int, Record]:

@@ -657,9 +657,17 @@ def test_a_tokenizer_without_eos_is_one_sentence(cli: Cli, file: Path, tmp_path:
     assert "this model's tokenizer names no EOS token" in sentence_after_progress(ended)
 
 
-@pytest.mark.parametrize("store", ["/proc/x", "/dev/null/x", "x" * 300])
-def test_a_store_that_cannot_be_is_one_sentence(cli: Cli, file: Path, store: str) -> None:
-    assert "cannot be read or written" in sentence_after_progress(cli("run", file, "--store", store, "--threads", "1"))
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("/proc/x", "no cell can be stored in /proc/x ("),
+        ("/dev/null/x", "(/dev/null is a file); name the folder of a store"),
+        (__file__, f"({__file__} is a file); name the folder of a store"),
+        ("x" * 300, "cannot be read or written"),
+    ],
+)
+def test_a_store_that_cannot_be_is_one_sentence(cli: Cli, file: Path, store: str, said: str) -> None:
+    assert said in sentence_after_progress(cli("run", file, "--store", store, "--threads", "1"))
 
 
 def test_what_warnings_show_of_a_file_is_printable() -> None:

@@ -278,20 +278,28 @@ class TestFirstScreen:
     def test_round_times_of_another_load_are_no_cost(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
 
-        def timed(seconds: float) -> Callable[[CellSpec], Numbers]:
+        def timed(update: float) -> Callable[[CellSpec], Numbers]:
             def says(cell: CellSpec) -> Numbers:
-                quick = "dos" in cell.attack and cell.role == "attack"
-                return replace(prevents(0.9)(cell), seconds=(("update", seconds if quick else 30.0),))
+                under_dos = "dos" in cell.attack and cell.role == "attack"
+                seconds = (("update", update), ("inspect", 5.0)) if under_dos else (("update", 20.0), ("inspect", 10.0))
+                return replace(prevents(0.9)(cell), seconds=seconds)
 
             return says
 
         def base(cell: CellSpec) -> Numbers:
             return replace(shared(cell), seconds=(("update", 20.0),))
 
-        for slug, seconds in (("idle", 25.0), ("busy", 15.0)):
-            verified(seen, entry(entries, slug, timed(seconds), STANDARD, others=base), "rescored")
-        found = board(entries, seen)
-        idle, busy = row(found, "idle").row.cost, row(found, "busy").row.cost
-        assert idle is not None and idle.ratio is not None
-        assert idle.ratio.mean == pytest.approx(1.5)
-        assert busy is None, "one attack's rounds were shorter than undefended, so the others' ratios say nothing"
+        for slug, update, ratio in (("idle", 20.0, 1.5), ("quicker", 10.0, None), ("busier", 60.0, None)):
+            alone = entries / slug
+            verified(seen, entry(alone, slug, timed(update), STANDARD, others=base), "rescored")
+            found = board(alone, seen)
+            cost = row(found, slug).row.cost
+            _, _, said = shown_suite(found.suites[0], 1)["answers"]
+            if ratio:
+                assert cost is not None and cost.slowdown is not None
+                assert cost.slowdown.mean == pytest.approx(ratio)
+                assert "a round took \u00d7\xa01.50 as long" in said.text
+            else:
+                assert cost is None, "under one attack, rounds differ by more than inspecting took"
+                assert "as long" not in said.text
+                assert "ms for each completion, by its submitter's clock" in said.text

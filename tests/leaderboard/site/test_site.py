@@ -204,6 +204,18 @@ class TestPlaces:
         assert rows["Claims"]["rank"] == "(1=)"
         assert "cannot be told apart from good" in rows["Claims"]["footnotes"][0], "the heading names one row alone"
 
+    def test_a_site_that_cannot_be_written_is_said_before_entries_are_read(
+        self, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "afile").touch()
+        monkeypatch.setattr("thiefbench.leaderboard.site.writing.read_all", None)
+        for site in ("afile", "afile/site"):
+            done = RUNNER.invoke(app, ["leaderboard", "build", str(tmp_path / site), "--entries", str(made[0])])
+            assert isinstance(done.exception, EntryError)
+            assert f"no site can be written to {tmp_path / site} ({tmp_path / 'afile'} is a file)" in str(
+                done.exception
+            )
+
     def test_a_folder_of_verifications_that_is_not_there_is_said(self, made: tuple[Path, Path], tmp_path: Path) -> None:
         entry(made[0])
         words = ["leaderboard", "build", str(tmp_path / "site"), "--entries", str(made[0]), "--verified", "verifed"]

@@ -172,7 +172,7 @@ def test_a_processor_with_other_vector_instructions_is_measured_against_the_publ
     entry = submit.write(own, [made_on("SSE9")(record) for record in submit.run(own, tiny.Watcher())])
     assert (len(entry.brought), entry.manifest.machine["capability"]) == (2, "SSE9")
     here = arithmetic_here("cpu")["capability"]
-    said = f"(vector instructions {here} and SSE9): their last bits differ"
+    said = f"(vector instructions: published {here}, own SSE9): their last bits differ"
     assert said in processors_apart(entry.manifest.machine, entry.published.values())
 
 

@@ -76,6 +76,12 @@ class TestTable:
         html, _ = report(store(tmp_path / "page", suite(), says))
         assert '<span class="detail">own &lt;b&gt;, sift</span>' in html
 
+    def test_seeds_are_named_where_others_do_not_say_what_was_chosen(self, tmp_path: Path) -> None:
+        def says(cell: CellSpec) -> Numbers:
+            return replace(usual(cell), chosen=("", "sift", "sift")[cell.seed] if cell.role == "attack" else "")
+
+        assert row(table(tmp_path, says=says), "logit").fields[TEXT].chosen == ("sift (seed 1)", "sift (seed 2)")
+
     def test_harm_prevented_and_outcomes(self, tmp_path: Path) -> None:
         made = table(tmp_path)
         field = row(made, "logit").fields[TEXT]
@@ -235,26 +241,41 @@ class TestCosts:
         assert [seed for seed, _ in found.ratio.points] == [0, 2]
 
     def test_the_table_shows_the_slowest(self, tmp_path: Path) -> None:
-        says = but(usual, lambda c: c.defense == "logit" and c.attack == TONE, seconds=(("sample", 30.0),))
+        timed = (("sample", 10.5), ("inspect", 19.5))
+        says = but(usual, lambda c: c.defense == "logit" and c.attack == TONE, seconds=timed)
         cost = row(table(tmp_path, says=says), "logit").cost
         assert cost is not None
         assert cost.ratio is not None
         assert (cost.comparison, cost.ratio.mean) == (TONE, pytest.approx(3.0))
 
-    def test_a_round_that_is_shorter_than_undefended_is_no_cost(self, tmp_path: Path) -> None:
-        says = but(usual, lambda c: c.defense == "logit", seconds=(("sample", 5.0),))
+    @pytest.mark.parametrize(
+        ("seconds", "ratio"),
+        [((("sample", 5.0),), 0.5), ((("sample", 50.0), ("inspect", 1.0)), 5.1)],
+        ids=["shorter than undefended", "longer than undefended and inspection"],
+    )
+    def test_what_the_inspection_does_not_explain_is_no_cost(
+        self, tmp_path: Path, seconds: tuple[tuple[str, float], ...], ratio: float
+    ) -> None:
+        says = but(usual, lambda c: c.defense == "logit", seconds=seconds)
         cost = row(table(tmp_path, says=says), "logit").cost
         assert cost is not None
         assert cost.ratio is not None
-        assert cost.ratio.mean == pytest.approx(0.5), "it was measured"
+        assert cost.ratio.mean == pytest.approx(ratio), "it was measured"
         assert (cost.slowdown, shown_cost(cost)) == (None, None), "and is withheld"
         (shown,) = shown_costs([cost])
-        assert (shown["shorter"], shown["shown"][1:3]) == (True, [None, None]), "also in the table of costs"
-        slower = replace(cost, ratio=replace(cost.ratio, mean=1.5))
-        assert slower.slowdown == slower.ratio
-        assert shown_cost(slower) is not None
-        (shown,) = shown_costs([slower])
-        assert not shown["shorter"]
+        assert (shown["unexplained"], shown["shown"][1:3]) == (True, [None, None]), "also in the table of costs"
+
+    def test_a_slowdown_that_the_inspection_explains_is_shown(self, tmp_path: Path) -> None:
+        """A tenth of a round may be noise; and one attack with noise does not hide what the others say."""
+        says = but(usual, lambda c: c.defense == "logit", seconds=(("sample", 10.9), ("inspect", 4.0)))
+        noisy = but(says, lambda c: c.defense == "logit" and c.attack == TONE, seconds=(("sample", 80.0),))
+        cost = row(table(tmp_path, says=noisy), "logit").cost
+        assert cost is not None
+        assert cost.slowdown is not None
+        assert (cost.comparison, cost.slowdown.mean) == (TEXT, pytest.approx(1.49))
+        assert shown_cost(cost) is not None
+        (shown,) = shown_costs([cost])
+        assert not shown["unexplained"]
         assert None not in shown["shown"][1:3]
 
     def test_cells_without_timings_cost_nothing_known(self, tmp_path: Path) -> None:
