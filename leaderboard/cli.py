@@ -552,7 +552,7 @@ def build(
     if verified is not None and not verified.is_dir():
         raise SuiteError(f"there is no folder {verified}; name the folder of verifications with --verified DIR")
     judged = verified or entries.parent / "verified"
-    with bar(err, "entries read, then shown: step") as progress:
+    with bar(err, "steps (each entry is read, then shown)") as progress:
         written = write_site(site, entries, judged, given(shared), progress)
     for suite in written.suites:
         entered = sum(row.own for row in suite.rows)

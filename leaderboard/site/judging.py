@@ -283,8 +283,7 @@ def _load_changed(row: RankingRow, comparisons: Sequence[Comparison]) -> bool:
     So the load of the machine changed from cell to cell, or a round's other work did; either way, the ratios of its
     other cells are no cost of the defense. Records do not tell the load.
     """
-    timed = [cost(each, row.defense) for each in comparisons]
-    return any(each.ratio is not None and each.slowdown is None for each in timed)
+    return any(cost(each, row.defense).withheld for each in comparisons)
 
 
 def _naive(attack: str) -> str:

@@ -145,7 +145,7 @@ def shown_costs(costs: Sequence[Cost]) -> list[dict[str, Any]]:
     return [
         {
             "defense": c.defense, "comparison": c.comparison, "elsewhere": c.elsewhere, "shown": shown(c),
-            "unexplained": c.ratio is not None and c.slowdown is None,
+            "withheld": c.withheld,
         }
         for c in costs
         if c.seconds

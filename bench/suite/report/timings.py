@@ -47,16 +47,21 @@ class Cost:
     elsewhere: tuple[int, ...]
 
     @property
-    def slowdown(self) -> Summary | None:
-        """The ratio, unless the inspection does not explain it.
+    def withheld(self) -> bool:
+        """Whether there is a ratio that the inspection does not explain.
 
         Inspecting adds its own time and nothing else. So where rounds were shorter than undefended, or longer by more
         than the inspection took, something else made them so: the load of the machine changed between the two cells,
         answers became longer or shorter, or rejected completions were not learned from.
         """
-        if self.ratio is None or self.unexplained is None or self.ratio.mean < 1 or self.unexplained > UNEXPLAINED:
-            return None
-        return self.ratio
+        if self.ratio is None or self.unexplained is None:
+            return False
+        return self.ratio.mean < 1 or self.unexplained > UNEXPLAINED
+
+    @property
+    def slowdown(self) -> Summary | None:
+        """The ratio, unless it is withheld."""
+        return None if self.withheld else self.ratio
 
 
 def costs(comparisons: Sequence[Comparison]) -> list[Cost]:

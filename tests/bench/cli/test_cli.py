@@ -667,7 +667,8 @@ def test_a_tokenizer_without_eos_is_one_sentence(cli: Cli, file: Path, tmp_path:
     ],
 )
 def test_a_store_that_cannot_be_is_one_sentence(cli: Cli, file: Path, store: str, said: str) -> None:
-    assert said in sentence_after_progress(cli("run", file, "--store", store, "--threads", "1"))
+    for command in ("run", "matrix"):
+        assert said in sentence_after_progress(cli(command, file, "--store", store, "--threads", "1"))
 
 
 def test_what_warnings_show_of_a_file_is_printable() -> None:

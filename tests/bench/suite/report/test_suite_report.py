@@ -263,7 +263,7 @@ class TestCosts:
         assert cost.ratio.mean == pytest.approx(ratio), "it was measured"
         assert (cost.slowdown, shown_cost(cost)) == (None, None), "and is withheld"
         (shown,) = shown_costs([cost])
-        assert (shown["unexplained"], shown["shown"][1:3]) == (True, [None, None]), "also in the table of costs"
+        assert (shown["withheld"], shown["shown"][1:3]) == (True, [None, None]), "also in the table of costs"
 
     def test_a_slowdown_that_the_inspection_explains_is_shown(self, tmp_path: Path) -> None:
         """A tenth of a round may be noise; and one attack with noise does not hide what the others say."""
@@ -275,7 +275,7 @@ class TestCosts:
         assert (cost.comparison, cost.slowdown.mean) == (TEXT, pytest.approx(1.49))
         assert shown_cost(cost) is not None
         (shown,) = shown_costs([cost])
-        assert not shown["unexplained"]
+        assert not shown["withheld"]
         assert None not in shown["shown"][1:3]
 
     def test_cells_without_timings_cost_nothing_known(self, tmp_path: Path) -> None:
