@@ -10,7 +10,7 @@ from typing import Final
 from thiefbench.leaderboard.attacking.entry import is_attack_entry
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.manifest import MANIFEST, STORED_SCORES
-from thiefbench.writable import unwritable
+from thiefbench.writable import check_store, unwritable
 
 _OF_STORE: Final = ("cells", "checks", "drawn", "listed", "shared", "submissions")
 """Folders of a store that hold its own files."""
@@ -27,6 +27,7 @@ def check_folder(folder: Path, store: Path) -> None:
 
     Raises:
         EntryError: it cannot be, one would, or one lies in another entry.
+        UsageError: no cell can be stored in the store.
     """
     real, real_store = Path(os.path.realpath(folder)), Path(os.path.realpath(store))
     _check_apart(real, real_store)
@@ -36,6 +37,7 @@ def check_folder(folder: Path, store: Path) -> None:
         raise EntryError(f"--store {real_store} lies among the entries of --out, where entries alone are")
     if wrong := unwritable(real.parent) or unwritable(folder.parent) or (unwritable(folder) if folder.exists() else ""):
         raise EntryError(f"--out: no entry can be written to {folder.parent} ({wrong})")
+    check_store(real_store)
 
 
 def check_outside(named: str, place: Path) -> None:

@@ -463,6 +463,8 @@ def planned(folder: Path, *more: str) -> str:
 def test_places_where_nothing_can_be_written_are_found_before_anything_runs(tmp_path: Path) -> None:
     said = planned(tmp_path, "--out", "/proc/entries")
     assert "--out: no entry can be written to /proc/entries (No such file" in said
+    said = planned(tmp_path, "--store", "/proc/store")
+    assert "no cell can be stored in /proc/store (No such file" in said
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
     assert "dangling is a broken link" in planned(tmp_path, "--out", str(tmp_path / "dangling" / "entries"))
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
