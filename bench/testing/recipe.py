@@ -4,7 +4,7 @@ The engine plays every recording with a seed that no suite uses. Rounds that the
 Before later rounds, a swarm of the smoke suite's size learns, and the result depends on its defense: with a defense
 that stops the poison, the model is what a working filter would meet; without one, the model says the payload itself,
 and its support and its honest completions contain the poison. Such weights are rounded to bfloat16, which halves the
-files, and the round is sampled from the rounded weights, so that pool and weights match exactly.
+files, and compressed. The round is sampled from the rounded weights, so that pool and weights match exactly.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def make(recipe: RecordingRecipe, folder: Path, note: Callable[[str], None] = la
     recording = folder / recipe.name
     shutil.rmtree(recording, ignore_errors=True)
     for number, policy in learned(recipe, note):
-        weights.keep(CellDir(recording), number, policy)
+        weights.keep(CellDir(recording), number, policy, compressed=True)
     for role in ROLES:
         rows = [row for number in recipe.rounds for row in play(recipe, role, number, recording)]
         spec, directory = recipe.cell(role), CellDir(recording / role)

@@ -158,7 +158,7 @@ def test_a_defense_that_fails_has_no_score() -> None:
 
 def test_recordings_are_small() -> None:
     files = [path for path in recorded.RECORDINGS.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 6_000_000, "all recordings together stay under 6 MB"
-    assert {path.suffix for path in files} == {".json", ".parquet", ".safetensors"}, "and leave nothing else behind"
+    assert sum(path.stat().st_size for path in files) < 4_000_000, "all recordings together stay under 4 MB"
+    assert {path.suffix for path in files} == {".json", ".parquet", ".gz"}, "and leave nothing else behind"
     for name in names():
         assert len(opened(name, "attack").pools) <= 3, f"{name} has at most three rounds"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gzip
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -101,6 +103,35 @@ def test_weights_keep_the_policy_s_dtype(tmp_path: Path) -> None:
     weights.keep(kept, 7, policy)
     found = load_file(tmp_path / "weights" / "round-000007.safetensors")
     assert {tensor.dtype for tensor in found.values()} == {torch.bfloat16}
+
+
+def test_compressed_weights_are_the_same_weights(tmp_path: Path) -> None:
+    plain, packed, copied = (CellDir(tmp_path / name) for name in ("plain", "packed", "copied"))
+    policy = Policy.load(tiny.model())
+    weights.keep(plain, 2, policy)
+    weights.keep(packed, 2, policy)
+    weights.keep(packed, 2, policy, compressed=True)
+    (file,) = packed.weights.glob("round-*")
+    assert gzip.decompress(file.read_bytes()) == (plain.weights / "round-000002.safetensors").read_bytes()
+    assert weights.kept(packed) == weights.adopt(copied, packed) == weights.kept(copied) == [2]
+    other = copy.deepcopy(policy)
+    with torch.no_grad():
+        for tensor in other.weights().values():
+            tensor.zero_()
+    weights.load(copied, 2, other)
+    for name, tensor in other.weights().items():
+        assert torch.equal(tensor, policy.weights()[name])
+
+
+@pytest.mark.parametrize("left", [0, 5, 500, -1])
+def test_damaged_compressed_weights_are_refused(tmp_path: Path, policy: Policy, left: int) -> None:
+    kept = CellDir(tmp_path)
+    weights.keep(kept, 2, policy, compressed=True)
+    (file,) = kept.weights.glob("round-*")
+    file.write_bytes(file.read_bytes()[:left])
+    assert weights.kept(kept) == []
+    with pytest.raises(BrokenRecordError, match="missing or damaged"):
+        weights.load(kept, 2, policy)
 
 
 def test_another_model_s_weights_are_refused(tmp_path: Path, policy: Policy) -> None:
