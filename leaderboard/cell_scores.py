@@ -6,7 +6,7 @@ In place of a shared cell that the board has published (`thiefbench.leaderboard.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -35,6 +35,8 @@ EXCHANGES_SHA256, STAGES_SHA256 = "exchanges_sha256", "stages_sha256"
 
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
 """Limits far beyond any real measure, which keep sums from overflowing."""
+MOST_SECONDS: Final = 1e7
+"""Limit of a cell's time in one phase: four months."""
 Numbers = tuple[Number | None, Number | None, Number | None, Annotated[int, Field(ge=0)]]
 """Value, low, high and count of a score."""
 
@@ -70,7 +72,7 @@ class CellScores(EntryModel):
     scores: dict[str, Numbers] = Field(default={})
     curves: dict[str, tuple[tuple[Annotated[int, Field(ge=0, le=10**6)], Number | None], ...]] = Field(default={})
     chosen: Annotated[str, Field(max_length=_CHOSEN, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
-    seconds: dict[str, Annotated[Number, Field(ge=0)]] = Field(default={})
+    seconds: dict[str, Annotated[Number, Field(ge=0, le=MOST_SECONDS)]] = Field(default={})
     schema_version: Annotated[int, Field(ge=1, le=SCHEMA_VERSION)] = 1
     record_sha256: Sha256
     completions_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]

@@ -118,13 +118,16 @@ def _breaking(board: SuiteBoard, names: Mapping[str, str]) -> Answer:
 
 
 def _time(row: BoardRow) -> str:
-    """What it costs in time: the longest rounds, or where these say nothing, its inspection under the median attack."""
+    """What it costs in time: the longest rounds, or where these say nothing, its inspection under the median attack.
+
+    Empty where neither is known, as of checks of stages and aggregations whose rounds say nothing.
+    """
     slower = row.row.cost and shown_cost(row.row.cost)
     if slower:
         return f"a round took {slower.value} as long, by its submitter's clock"
     timed = [each.mean for c in row.judged.comparisons if (each := cost(c, row.row.defense).inspect)]
     if not timed:
-        return "nobody timed it"
+        return ""
     return f"inspecting took {write_milliseconds(median(timed))} ms for each completion, by its submitter's clock"
 
 
@@ -136,16 +139,18 @@ def _cost(row: BoardRow, names: Mapping[str, str]) -> Answer:
         where = names.get(rate.where, "no attack")
         most = f"at most {write_value(rate.value, 'rate')} of honest work ({where})" if rate.value else "no honest work"
         parts.append(f"it rejects {most}")
-    parts.append(_time(row))
+    if time := _time(row):
+        parts.append(time)
+    also = "".join(f"; {part}" for part in parts)
     name, summary = f"\u201c{row.judged.entry.manifest.name}\u201d", numbers.utility
     if summary is None:
         why = f": {numbers.no_utility}" if numbers.no_utility else ""
-        return Answer("What it costs", "", f"{name} has no utility{why}; {'; '.join(parts)}.")
+        return Answer("What it costs", "", f"{name} has no utility{why}{also}.")
     utility = show_summary(summary, "ratio")
     # Where models gain more than the control, there is no cost.
     whole = summary.mean >= 1
     spread = f" ({utility.detail})" if utility.detail and not whole else ""
-    text = f"of the clean gain is kept with {name}{spread}; {'; '.join(parts)}."
+    text = f"of the clean gain is kept with {name}{spread}{also}."
     return Answer("What it costs", "all" if whole else utility.value, text)
 
 

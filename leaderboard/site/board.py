@@ -20,9 +20,8 @@ seeds, then the most trusted, then the earliest.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from statistics import fmean
@@ -32,6 +31,7 @@ from thiefbench.leaderboard import CURRENT
 from thiefbench.leaderboard.attacking.entry import is_attack_entry
 from thiefbench.leaderboard.deliveries import of_all
 from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.names import seen
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.site.attacks import (
     BROKEN_BY,
@@ -130,6 +130,7 @@ class SuiteBoard:
         table: the same rows as a report's table.
         apart: entries without a row, with the reasons.
         attacks: those of outsiders, by name.
+        namesakes: the flags of entries that may be taken for others, by their folders' names.
     """
 
     suite: Suite
@@ -137,6 +138,7 @@ class SuiteBoard:
     table: SuiteTable
     apart: tuple[tuple[JudgedEntry, str], ...]
     attacks: tuple[JudgedAttack, ...] = ()
+    namesakes: Mapping[str, RedFlag] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -262,13 +264,15 @@ def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[
         for each in trusted
         if shown_for[each.label] is not each
     ]
+    alike = _namesakes([*trusted, *attacks])
     anchors = {label: measured for label, measured in beside.items() if label not in own}
     board_rows = []
     for place, shares, provisional in _places(suite, own.values(), anchors.values()):
         judged = own.get(place.defense)
         if judged is not None:
             numbers = replace(judged.numbers, place=place, tied=shares)
-            shown = (*flags(judged, numbers), *_attacked_flags(judged, attacks), *_namesakes(judged, trusted))
+            shown = (*flags(judged, numbers), *_attacked_flags(judged, attacks))
+            shown += (alike[slug],) if (slug := judged.entry.manifest.slug) in alike else ()
             board_rows.append(BoardRow(numbers, judged, True, provisional, shown, best_known(judged, attacks)))
         else:
             measured_by, _, numbers = anchors[place.defense]
@@ -276,7 +280,7 @@ def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[
     if not too_few(suite.seeds):
         board_rows = _best_of_partial_first(board_rows)
     table = _table(suite, entries, board_rows)
-    return SuiteBoard(suite, tuple(board_rows), table, tuple(apart), tuple(attacks))
+    return SuiteBoard(suite, tuple(board_rows), table, tuple(apart), tuple(attacks), alike)
 
 
 def unranked_order(row: BoardRow) -> tuple[bool, int, float, float, str]:
@@ -315,26 +319,19 @@ def _attacked_flags(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> lis
     return [*found, *([RedFlag(MASKING, said)] if (said := masking(judged, attacks)) else [])]
 
 
-def _namesakes(judged: JudgedEntry, entries: Iterable[JudgedEntry]) -> list[RedFlag]:
-    """The flag of an entry that is called as others of its suite are, by their names or their folders'."""
-    called = _plain_name(judged.entry.manifest.name)
-    others = [
-        each.entry.manifest.slug
-        for each in entries
-        if each is not judged
-        and called in (_plain_name(each.entry.manifest.name), _plain_name(each.entry.manifest.slug))
-    ]
-    if not others:
-        return []
-    slug, name = judged.entry.manifest.slug, judged.entry.manifest.name
-    return [
-        RedFlag(NAMESAKE, f"it is the entry {slug}, and {name!r} is also what {', '.join(sorted(others))} is called")
-    ]
+def _namesakes(entries: Iterable[JudgedEntry | JudgedAttack]) -> dict[str, RedFlag]:
+    """The flags of entries that readers may take for one another, by their names or their folders'.
 
-
-def _plain_name(name: str) -> str:
-    """A name without what readers overlook: case, spaces, punctuation, and other forms of the same letters."""
-    return "".join(letter for letter in unicodedata.normalize("NFKC", name).casefold() if letter.isalnum())
+    All of them get it, whichever was there first.
+    """
+    manifests = [each.entry.manifest for each in entries]
+    called = {each.slug: {seen(each.name), seen(each.slug)} for each in manifests}
+    found = {}
+    for each in manifests:
+        if others := sorted(slug for slug, names in called.items() if slug != each.slug and names & called[each.slug]):
+            means = f"it is the entry {each.slug}; by name, it may be taken for {', '.join(others)}, or these for it"
+            found[each.slug] = RedFlag(NAMESAKE, means)
+    return found
 
 
 def trust_order(verdict: Verdict) -> int:

@@ -39,7 +39,7 @@ FLAGS = (
         "under an attack its models keep less of the clean gain than undefended ones, by more than the margin",
     ),
     *ATTACK_FLAGS,
-    (NAMESAKE, "another entry of the suite is called the same; their folders tell them apart"),
+    (NAMESAKE, "the name of another entry of the suite looks the same; their folders tell them apart"),
 )
 
 
@@ -105,6 +105,7 @@ def _attack(judged: JudgedAttack, board: SuiteBoard) -> dict[str, Any]:
         "page": page_of(manifest.slug),
         "authors": _authors(manifest.authors),
         "trust": judged.trust,
+        "flags": [flag] if (flag := board.namesakes.get(manifest.slug)) else [],
         "since": judged.since.isoformat(),
         "threat": "; ".join(manifest.threat.in_words()),
         "results": [
@@ -143,6 +144,7 @@ def _row(row: BoardRow, shown: Mapping[str, Any], table: Mapping[str, Any], orde
         "rank": rank_of(row),
         "status": "unranked" if place.status == "inconclusive" or row.seeds else place.status,
         "flags": row.flags,
+        "outside_code": row.own and len(manifest.files) > 1,
         "best": _best(row),
         "other_processor": bool(apart_from_published(row.judged.entry)),
         "footnotes": _footnotes(row, shown["footnotes"], table["names"]),

@@ -42,7 +42,7 @@ from thiefbench.suite.report.timings import cost
 from thiefbench.suite.scenario import Suite, heading
 
 MOST = 1e5
-"""No measured share of harm or gain comes near it."""
+"""No measured share of harm or gain, and no round's length in undefended rounds, comes near it."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def read(folder: Path, verified: Path, shared: Path = SHARED) -> JudgedEntry:
     ]
     comparisons = _in_order(suite, comparisons_of_cells(named, suite.ranking, remarks=False))
     ranking_rows = {row.defense: row for row in ranking_inputs.rows(comparisons)}
-    _check_plausible(entry, ranking_rows[label])
+    _check_plausible(entry, ranking_rows[label], comparisons)
     seeds = entry.manifest.seeds
     numbers = {
         row.defense: _numbers(row, ranking_rows.values(), comparisons, suite, seeds) for row in ranking_rows.values()
@@ -221,7 +221,7 @@ def _check_cells(entry: Entry, suite: Suite) -> None:
             raise EntryError(f"{entry.folder} lacks the cell {cell.label} of {suite.title}; submit it again")
 
 
-def _check_plausible(entry: Entry, row: RankingRow) -> None:
+def _check_plausible(entry: Entry, row: RankingRow, comparisons: Sequence[Comparison]) -> None:
     """Refuse numbers so large that they would hide all others in a plot or a table, and a cell without clean reward.
 
     Every evaluation gives a clean reward; without it nobody sees what a defense costs.
@@ -235,6 +235,10 @@ def _check_plausible(entry: Entry, row: RankingRow) -> None:
     for cell in (cell for by_seed in row.attacked.values() for cell in by_seed.values()):
         if cell.harm_prevented is not None and abs(cell.harm_prevented) > MOST:
             said = f"a harm prevented of {cell.harm_prevented:.3g}"
+            raise EntryError(f"{entry.folder} gives {said}, which no measurement can give")
+    for ratio in (cost(each, row.defense).ratio for each in comparisons):
+        if ratio is not None and ratio.mean > MOST:
+            said = f"rounds {ratio.mean:.3g} times as long as undefended ones"
             raise EntryError(f"{entry.folder} gives {said}, which no measurement can give")
 
 
@@ -278,7 +282,7 @@ def timed_elsewhere(entry: Entry) -> bool:
 
 
 def _load_changed(row: RankingRow, comparisons: Sequence[Comparison]) -> bool:
-    """Whether round times of a defense say nothing: somewhere its inspection does not explain them.
+    """Whether round times of a defense say nothing: somewhere its own work does not explain them.
 
     So the load of the machine changed from cell to cell, or a round's other work did; either way, the ratios of its
     other cells are no cost of the defense. Records do not tell the load.

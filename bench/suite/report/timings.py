@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from thiefbench import provenance
 from thiefbench.suite.analysis.comparison import Comparison
@@ -12,11 +11,14 @@ from thiefbench.suite.analysis.statistics import Summary, paired, summarize
 from thiefbench.suite.store.records import SHARED, Record
 
 UNEXPLAINED = 0.1
-"""By so much of an undefended round, rounds may be longer than undefended ones and their inspection together."""
+"""By so much of an undefended round, rounds may be longer than undefended ones and the defense's work together."""
 
-NOT_A_ROUND = {"evaluate", "attack", "rehearse"}
+DEFENDING = ("inspect", "checks", "exchange")
+"""Phases in which a defense works: on completions, on stages, or on weights. A swarm without one has them, too."""
+
+NOT_A_ROUND = {"evaluate", "attack", "rehearse", "lessons"}
 """Phases that no honest node spends in a round: what measures it, and what the attacker works on its poison or tries
-before the first round.
+or learns before the first round.
 
 An attacker that asks the defense pays for the answers itself, and asks a swarm without one nothing.
 """
@@ -32,8 +34,8 @@ class Cost:
         seconds: per round, everything but evaluations and the attacker's own work.
         ratio: the same divided by that of the undefended cell of the same seed, made on the same kind of machine.
         added: milliseconds per round more than there.
-        unexplained: what the inspection does not account for of these, as a share of a round there; None without any.
-        inspect: milliseconds of the inspection per completion of the pool.
+        explained: whether the defense's own work accounts for these at every seed.
+        inspect: milliseconds of the inspection per completion of the pool; None where stages or weights are judged.
         elsewhere: seeds whose undefended cell ran on another kind of machine.
     """
 
@@ -42,21 +44,20 @@ class Cost:
     seconds: Summary | None
     ratio: Summary | None
     added: Summary | None
-    unexplained: float | None
+    explained: bool
     inspect: Summary | None
     elsewhere: tuple[int, ...]
 
     @property
     def withheld(self) -> bool:
-        """Whether there is a ratio that the inspection does not explain.
+        """Whether there is a ratio that the defense's own work does not explain.
 
-        Inspecting adds its own time and nothing else. So where rounds were shorter than undefended, or longer by more
-        than the inspection took, something else made them so: the load of the machine changed between the two cells,
-        answers became longer or shorter, or rejected completions were not learned from.
+        A defense adds its own time and nothing else. So where rounds were shorter than undefended, or longer by more
+        than its work took, something else made them so: the load of the machine changed between the two cells,
+        answers became longer or shorter, or rejected completions were not learned from. Seeds are looked at one by
+        one, so that those above and those below do not cancel.
         """
-        if self.ratio is None or self.unexplained is None:
-            return False
-        return self.ratio.mean < 1 or self.unexplained > UNEXPLAINED
+        return self.ratio is not None and not self.explained
 
     @property
     def slowdown(self) -> Summary | None:
@@ -89,10 +90,6 @@ def cost(comparison: Comparison, defense: str) -> Cost:
         {seed: 1000 * defended_seconds[seed] for seed in pairs},
         {seed: 1000 * undefended_seconds[seed] for seed in pairs},
     )
-    beyond = [
-        (defended_seconds[seed] - undefended_seconds[seed] - inspect_seconds(defended[seed])) / undefended_seconds[seed]
-        for seed in pairs
-    ]
     inspected = {seed: each for seed in defended if (each := inspect_milliseconds(defended[seed])) is not None}
     return Cost(
         comparison.title,
@@ -100,7 +97,7 @@ def cost(comparison: Comparison, defense: str) -> Cost:
         _over(defended_seconds),
         _over({seed: defended_seconds[seed] / undefended_seconds[seed] for seed in pairs}),
         replace(paired(*added), count=None) if pairs else None,  # more is neither good nor bad
-        fmean(beyond) if beyond else None,
+        all(_explained(defended[seed], base[seed]) for seed in pairs),
         _over(inspected),
         tuple(seed for seed in both if seed not in same),
     )
@@ -114,19 +111,34 @@ def seconds_per_round(record: Record) -> float | None:
     return sum(spent) / record.cell["rounds"] if spent else None
 
 
-def inspect_seconds(record: Record) -> float:
-    """Mean seconds of the inspection of a round."""
-    return record.seconds.get("inspect", 0.0) / record.cell["rounds"]
+def _explained(defended: Record, undefended: Record) -> bool:
+    """Whether a defense's work accounts for how its rounds differ from undefended ones.
+
+    The policy's reading of a pool may move from the update to the inspection, and what is rejected is not learned from,
+    so up to a whole update may be missing.
+    """
+    here, there = seconds_per_round(defended), seconds_per_round(undefended)
+    if here is None or there is None:
+        return False
+    work = _seconds(defended, *DEFENDING) - _seconds(undefended, *DEFENDING)
+    beyond, slack = here - there - work, UNEXPLAINED * there
+    return here >= there and -_seconds(undefended, "update") - slack <= beyond <= slack
+
+
+def _seconds(record: Record, *phases: str) -> float:
+    """Mean seconds of a round in some phases."""
+    return sum(record.seconds.get(phase, 0.0) for phase in phases) / record.cell["rounds"]
 
 
 def inspect_milliseconds(record: Record) -> float | None:
-    """Milliseconds of the inspection per completion; None where it was not timed.
+    """Milliseconds of the inspection per completion; None where it was not timed, or no completions are judged.
 
     It holds the policy's reading of the pool where the defense asks for it, of which the update then needs less.
     """
     swarm = record.cell["swarm"]
     pool = swarm["prompts"] * swarm["group"]
-    return 1000 * inspect_seconds(record) / pool if "inspect" in record.seconds else None
+    judged = "inspect" in record.seconds and record.seconds.keys().isdisjoint(DEFENDING[1:])
+    return 1000 * _seconds(record, "inspect") / pool if judged else None
 
 
 def _records(comparison: Comparison, defense: str) -> dict[int, Record]:

@@ -265,6 +265,39 @@ class TestCosts:
         (shown,) = shown_costs([cost])
         assert (shown["withheld"], shown["shown"][1:3]) == (True, [None, None]), "also in the table of costs"
 
+    def test_seeds_are_looked_at_one_by_one(self, tmp_path: Path) -> None:
+        """Half as long at one seed and twice as long at another is no cost of nothing."""
+        quick = but(usual, lambda c: (c.defense, c.seed) == ("logit", 0), seconds=(("sample", 5.0),))
+        says = but(quick, lambda c: (c.defense, c.seed) == ("logit", 1), seconds=(("sample", 15.0), ("inspect", 5.0)))
+        cost = row(table(tmp_path, says=says), "logit").cost
+        assert cost is not None
+        assert cost.ratio is not None
+        assert cost.ratio.mean > 1
+        assert cost.slowdown is None
+
+    def test_more_work_than_the_rounds_took_is_no_cost(self, tmp_path: Path) -> None:
+        """An inspection may replace an update and no more than that."""
+        base = but(usual, lambda c: True, seconds=(("sample", 6.0), ("update", 4.0)))
+        replacing = (("sample", 6.0), ("inspect", 5.0))
+        shown = row(table(tmp_path / "a", says=but(base, lambda c: c.defense == "logit", seconds=replacing)), "logit")
+        assert shown.cost is not None
+        assert shown.cost.slowdown is not None
+        hiding = (("update", 0.0), ("inspect", 12.0))
+        hidden = row(table(tmp_path / "b", says=but(base, lambda c: c.defense == "logit", seconds=hiding)), "logit")
+        assert hidden.cost is not None
+        assert hidden.cost.slowdown is None
+
+    @pytest.mark.parametrize("phase", ["checks", "exchange"])
+    def test_work_on_stages_and_weights_counts_as_the_defense_s(self, tmp_path: Path, phase: str) -> None:
+        """A swarm without a defense has these phases too; what the attacker learns before them is no round."""
+        base = but(usual, lambda c: True, seconds=(("sample", 9.0), (phase, 1.0), ("lessons", 500.0)))
+        slow = (("sample", 9.0), (phase, 31.0), ("inspect", 0.1), ("lessons", 5000.0))
+        cost = row(table(tmp_path, says=but(base, lambda c: c.defense == "logit", seconds=slow)), "logit").cost
+        assert cost is not None
+        assert cost.slowdown is not None
+        assert cost.slowdown.mean == pytest.approx(4.01)
+        assert cost.inspect is None, "no completions are judged there"
+
     def test_a_slowdown_that_the_inspection_explains_is_shown(self, tmp_path: Path) -> None:
         """A tenth of a round may be noise; and one attack with noise does not hide what the others say."""
         says = but(usual, lambda c: c.defense == "logit", seconds=(("sample", 10.9), ("inspect", 4.0)))
