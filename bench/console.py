@@ -268,6 +268,11 @@ def fail(message: str) -> None:
     sys.exit(BAD_USE)
 
 
+def typed() -> str:
+    """The command as it was typed."""
+    return f"thiefbench {' '.join(shlex.quote(word) for word in sys.argv[1:])}"
+
+
 @contextmanager
 def stoppable(kept: bool = True) -> Iterator[None]:
     """Within this context, Ctrl-C and SIGTERM end the command without a traceback and print the command to continue.
@@ -284,9 +289,8 @@ def stoppable(kept: bool = True) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        command = f"thiefbench {' '.join(shlex.quote(word) for word in sys.argv[1:])}"
         keeps = "all finished work is kept. To continue:" if kept else "nothing is kept without --store DIR. Again:"
-        err.print(f"Stopped; {keeps} {escaped(command)}", soft_wrap=True)
+        err.print(f"Stopped; {keeps} {escaped(typed())}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         if in_main:

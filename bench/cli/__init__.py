@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from thiefbench import __version__, trust
 from thiefbench.cli import audit, matrix, pools, run, show, zoo
-from thiefbench.console import fail, out
+from thiefbench.console import INTERRUPTED, err, escaped, fail, out, typed
 from thiefbench.errors import UsageError, UserError
 from thiefbench.provenance import check_capability
 from thiefbench.regular_files import NotRegularError
@@ -26,7 +26,15 @@ from thiefbench.tasks.text import printable
 
 
 class Commands(TyperGroup):
-    """The commands, with an error for a command that is written without its group."""
+    """The commands, with an error for a command that is written without its group, and a sentence after Ctrl-C."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; Ctrl-C ends one that keeps nothing with a sentence, too (`stoppable` is for the others)."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            err.print(f"Stopped. To run it again: {escaped(typed())}", soft_wrap=True)
+            raise typer.Exit(INTERRUPTED) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first word names; raises UsageError for one of a group."""

@@ -914,6 +914,16 @@ def test_a_full_disk_is_one_sentence(
     assert cli(*words).code == 0, "and that is what works"
 
 
+def test_a_command_that_keeps_nothing_says_that_it_was_stopped(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("thiefbench.leaderboard.site.writing.write_site", stopped)
+    ended = cli("leaderboard", "build", "a site")
+    assert (ended.code, ended.out) == (130, "")
+    assert ended.err.splitlines()[-1] == "Stopped. To run it again: thiefbench leaderboard build 'a site'"
+
+
 @pytest.mark.slow
 def test_a_matrix_prints_a_table_and_says_where_the_page_is(cli: Cli, tmp_path: Path) -> None:
     file = tiny.suite_file(tmp_path, rounds=1)  # every defense judges every recorded round, some with a model
