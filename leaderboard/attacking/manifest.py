@@ -101,6 +101,7 @@ class AttackManifest(EntryModel):
         attack: the spec string as it was run in the cells: a declared name, or a file of the entry relative to its
             folder: ``attack/mine.py:Attack(k=3)``.
         threat: what it is granted.
+        reference: what its harm is measured against: its placebo, or the swarm without an attack.
         targets: the defenses that it was run against.
         suite: the suite whose swarms it was run in; `parts` are those that it fits, an empty name in a suite of one.
         seeds: the suite's seeds.
@@ -122,6 +123,7 @@ class AttackManifest(EntryModel):
     about: str = Field(default="", max_length=200)
     attack: Annotated[str, Field(min_length=1, max_length=2000)]
     threat: Granted
+    reference: Literal["placebo", "control"] = "placebo"
     targets: tuple[Target, ...] = Field(min_length=1, max_length=MOST_TARGETS)
     suite: SuiteName
     parts: tuple[Annotated[str, Field(max_length=200)], ...] = Field(min_length=1, max_length=100)

@@ -304,6 +304,7 @@ def write_attack(own: AttackSubmission, records: Sequence[Record]) -> AttackEntr
         about=about_of(own.isolated),
         attack=own.attack,
         threat=granted(own.isolated.threat),
+        reference=own.isolated.reference,
         targets=own.targets,
         suite=SuiteName(name=own.suite.name, version=own.suite.version, fingerprint=own.suite.fingerprint()),
         parts=own.parts,

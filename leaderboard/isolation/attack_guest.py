@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from thiefbench.attack_answers import listed, outcome_of
 from thiefbench.attacks.base import (
     Attack,
     AttackSpec,
+    ChoiceView,
     DefenseAnswer,
     QueryBudgetError,
     Sampler,
@@ -44,14 +45,12 @@ class _Guest:
         made: as constructed.
         drawn: the member whose payload was drawn.
         task: the stand-in for the task.
-        items: of the training split, as far as they were sent.
     """
 
     stream: Stream
     made: Attack
     drawn: Attack | None = None
-    task: Task | None = None
-    items: list[Item] = field(default_factory=list)
+    task: _Task | None = None
 
     @property
     def member(self) -> Attack:
@@ -101,23 +100,19 @@ def _answered(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _facts(attack: Attack) -> dict[str, Any]:
     """What an attack says of itself before anything is drawn."""
-    threat = attack.threat
     lacking = [clause for name, clause in _NOT_YET.items() if _overrides(attack, name)]
-    if _overrides(attack, "choose_items_from") and (threat.beacon or threat.history):
-        lacking.append("a choice of its items by the beacon or the history")
     if attack.variants != AttackSpec():
         lacking.append("a variant of the swarm (varied), which is the suite's to say")
     if attack.copies != 1:
         lacking.append("more offers than it owes")
-    if attack.reference != "placebo":
-        lacking.append("harm measured against the control (that of a submitted attack is measured against its placebo)")
     words = (type(attack).__doc__ or "").strip().split("\n")[0]
     return {
         "name": attack.name,
-        "threat": wire.threat_out(threat),
+        "threat": wire.threat_out(attack.threat),
         "about": words[:_ABOUT],
         "lacking": lacking,
-        "chooses": _overrides(attack, "choose_items"),
+        "chooses": _overrides(attack, "choose_items") or _overrides(attack, "choose_items_from"),
+        "reference": attack.reference,
     }
 
 
@@ -153,7 +148,7 @@ def _draw(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
 def _submit(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     data = request["view"]
     items = [wire.item_of(each) for each in data["items"]]
-    assert isinstance(guest.task, _Task)
+    assert guest.task is not None, "the parent draws first"
     guest.task.places = places = {item: place for place, item in enumerate(items)}
     policy = None if data["policy"] is None else _Sampler(guest.stream, places, **data["policy"])
     defense = _Defense(guest.stream) if data["defense"] else None
@@ -171,11 +166,23 @@ def _outcome(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choose(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
-    if request["items"] is not None:
-        guest.items = [wire.item_of(each) for each in request["items"]]
-    known = {item: place for place, item in enumerate(guest.items)}
-    chosen = guest.member.choose_items(guest.items, request["count"], wire.generator_in(request["rng"]))
-    return {"chosen": [known[item] for item in chosen]}
+    items, data, rng = [wire.item_of(each) for each in request["items"]], request["view"], request["rng"]
+    places = {item: place for place, item in enumerate(items)}
+    if data is None:
+        chosen = guest.member.choose_items(items, request["count"], wire.generator_in(rng))
+        return {"chosen": [places[item] for item in chosen]}
+    assert guest.task is not None, "the parent draws first"
+    guest.task.places = places
+    policy = None if data["policy"] is None else _Sampler(guest.stream, places, **data["policy"])
+
+    def seed(item: Item, position: int, sample: int) -> int:
+        asked = {"ask": "seed", "item": _place(places, item), "position": int(position), "sample": int(sample)}
+        return int(guest.stream.ask(asked)[0]["seed"])
+
+    view = ChoiceView(
+        request["count"], data["group"], guest.task, wire.generator_in(rng), policy, seed, wire.seen_in(data["seen"])
+    )
+    return {"chosen": [places[item] for item in guest.member.choose_items_from(items, view)]}
 
 
 _CALLS = {"draw": _draw, "poison": _submit, "placebo": _submit, "outcome": _outcome, "choose": _choose}
@@ -192,11 +199,18 @@ class _Task(Task):
     def __init__(self, stream: Stream, about: Mapping[str, Any]) -> None:
         self._stream = stream
         self.places: dict[Item, int] = {}
+        self._rows: dict[str, list[dict[str, str]]] = {}
         self.name, self.splits = about["name"], tuple(about["splits"])  # type: ignore[misc]
         self.domains = tuple(about["domains"])  # type: ignore[misc]
 
-    def items(self, split: Split) -> NoReturn:
-        raise TaskError("an isolated attack knows the items of its slots only, not those of a whole split")
+    def items(self, split: Split) -> list[dict[str, str]]:  # type: ignore[override]  # rows without an Arrow table
+        """The rows of a split; their solutions are empty unless an oracle is granted."""
+        if split not in self.splits:
+            raise TaskError(f"{self.name} has no split {split!r}; it has {', '.join(self.splits)}")
+        if split not in self._rows:
+            rows = self._stream.ask({"ask": "items", "split": split})[0]["items"]
+            self._rows[split] = [asdict(wire.item_of(row)) for row in rows]
+        return self._rows[split]
 
     def messages(self, item: Item) -> list[Message]:
         return [dict(each) for each in self._asked("messages", item)["messages"]]
@@ -312,7 +326,7 @@ class _Ask:
 
 def _place(places: Mapping[Item, int], item: Item) -> int:
     if item not in places:
-        raise ValueError(f"an isolated attack may ask about the items of its slots only, and {item.id!r} is none")
+        raise ValueError(f"an isolated attack may ask about the items that it is given, and {item.id!r} is none")
     return places[item]
 
 

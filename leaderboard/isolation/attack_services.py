@@ -6,17 +6,18 @@ They are what the real view grants, counted for the cost that an attack's entry 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
-from thiefbench.attacks.base import AttackerView, QueryBudgetError, Sampler
+from thiefbench.attacks.base import AttackerView, ChoiceView, QueryBudgetError, Sampler
 from thiefbench.engine.views.attacker import AttackerPolicy
 from thiefbench.leaderboard.isolation import attack_wire as wire
 from thiefbench.leaderboard.isolation.answer_time import AnswerTime
 from thiefbench.leaderboard.isolation.frames import packed
 from thiefbench.leaderboard.isolation.limits import POOL, Caps
 from thiefbench.leaderboard.isolation.wire import Malformed, number_in, shown
-from thiefbench.tasks.base import Ask, Completion, Item, Task
+from thiefbench.tasks.base import Ask, Completion, Item, Split, Task
 
 MOST_TASK_QUESTIONS = 200_000
 """Questions to the task in one round: composing a text is one."""
@@ -56,10 +57,13 @@ class TaskAnswers:
         items: those that the attack may ask about.
         caps: the limits.
         factor: by which limits grow with the number of slots.
+        oracle: whether the items of whole splits come with their solutions.
     """
 
-    def __init__(self, task: Task, items: Sequence[Item], caps: Caps, factor: float = 1.0) -> None:
-        self._task, self._items, self._caps, self._factor = task, items, caps, factor
+    def __init__(
+        self, task: Task, items: Sequence[Item], caps: Caps, factor: float = 1.0, oracle: bool = False
+    ) -> None:
+        self._task, self._items, self._caps, self._factor, self._oracle = task, items, caps, factor, oracle
         self._asked, self._time = 0, AnswerTime(caps.service_seconds * factor, "a round")
 
     def answer(self, question: Mapping[str, Any]) -> list[bytes]:
@@ -93,6 +97,8 @@ class TaskAnswers:
             if what == "messages":
                 return {"messages": self._task.messages(item)}
             return {"text": self._task.oracle(item) if what == "oracle" else self._task.domain(item)}
+        if what == "items" and question.get("split") in self._task.splits:
+            return {"items": _all_items(self._task, question["split"], self._oracle)}
         raise Malformed(f"an unknown question, {what!r}")
 
     def _item(self, data: Any) -> Item:
@@ -109,10 +115,14 @@ class ViewAnswers(TaskAnswers):
         items: of its slots, each once, and the attack's probes.
         caps: the limits.
         cost: counts what is used.
+        owed: completions; by these, limits grow.
+        oracle: whether the items of whole splits come with their solutions.
     """
 
-    def __init__(self, view: AttackerView, items: Sequence[Item], caps: Caps, cost: Cost) -> None:
-        super().__init__(view.task, items, caps, max(1.0, len(view.slots) / POOL))
+    def __init__(
+        self, view: AttackerView, items: Sequence[Item], caps: Caps, cost: Cost, owed: int, oracle: bool
+    ) -> None:
+        super().__init__(view.task, items, caps, max(1.0, owed / POOL), oracle)
         self._view, self._cost, self._costly = view, cost, 0
         self._samplers: list[Sampler] = [] if view.policy is None else [view.policy]
         self._asks: dict[str, Callable[[Sampler, Mapping[str, Any]], dict[str, Any]]] = {
@@ -232,6 +242,30 @@ class ViewAnswers(TaskAnswers):
         return seeds
 
 
+class ChoiceAnswers(ViewAnswers):
+    """Questions while a node picks its items: about the task, to the copy of the policy, and for seeds.
+
+    Args:
+        view: the real one.
+        items: to pick from.
+        caps: the limits, which grow with the completions that the node owes.
+        cost: counts what is used.
+        oracle: whether the items of whole splits come with their solutions.
+    """
+
+    def __init__(self, view: ChoiceView, items: Sequence[Item], caps: Caps, cost: Cost, oracle: bool) -> None:
+        asked = AttackerView(0, (), view.task, view.rng, view.policy)
+        super().__init__(asked, items, caps, cost, view.count * view.group, oracle)
+        self._choice = view
+
+    def _answered(self, what: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        if what != "seed":
+            return super()._answered(what, question)
+        position: int = number_in(question.get("position"), "a position", 0, self._choice.count - 1, int)
+        sample: int = number_in(question.get("sample"), "a sample", 0, self._choice.group - 1, int)
+        return {"seed": self._choice.seed(self._item(question.get("item")), position, sample)}
+
+
 class OutcomeAnswers:
     """Questions while a completion is judged: the task's reward of texts on its item.
 
@@ -250,6 +284,13 @@ class OutcomeAnswers:
         if question.get("ask") != "reward" or self._asked > self._caps.questions:
             raise Malformed(f"an unknown question, {shown(question.get('ask'))!r}, or more than {self._caps.questions}")
         return packed({"reward": self._ask.reward(self._item, wire.text_in(question.get("text")))})
+
+
+@lru_cache(maxsize=8)
+def _all_items(task: Task, split: Split, solutions: bool) -> list[list[str]]:
+    """The items of a split, without their solutions unless an oracle is granted."""
+    items = (Item.from_row(row) for row in task.items(split))
+    return [wire.item_out(item if solutions else replace(item, solution="")) for item in items]
 
 
 def _listed(data: Any, most: int = MOST_ROWS) -> list[Any]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from thiefbench.attack_answers import content_of, wrong_count, wrong_outcome
 from thiefbench.attacks.base import (
     AttackerView,
+    ChoiceView,
     Claimed,
     Decoy,
     DefenseOracle,
@@ -78,18 +79,37 @@ def view_out(view: AttackerView, items: Sequence[Item]) -> dict[str, Any]:
         items: of its slots, each once, and others that the attack may ask about.
     """
     places = {item: place for place, item in enumerate(items)}
-    seen = {
-        item_id: [[each.round, list(each.ids), each.text, each.reward] for each in row]
-        for item_id, row in view.seen.items()
-    }
     return {
         "round": view.round,
         "items": [item_out(item) for item in items],
         "slots": [[places[slot.item], slot.node, slot.group, slot.sample, slot.seed] for slot in view.slots],
         "rng": rng_out(view.rng),
-        "policy": None if view.policy is None else {"eos": view.policy.eos, "limit": view.policy.limit},
+        "policy": _policy_out(view.policy),
         "defense": view.defense is not None,
-        "seen": seen,
+        "seen": _seen_out(view.seen),
+    }
+
+
+def choice_out(view: ChoiceView) -> dict[str, Any]:
+    """What a node knows when it picks its items, without its services, its generator and the number of items."""
+    return {"group": view.group, "policy": _policy_out(view.policy), "seen": _seen_out(view.seen)}
+
+
+def _policy_out(policy: Sampler | None) -> dict[str, int] | None:
+    return None if policy is None else {"eos": policy.eos, "limit": policy.limit}
+
+
+def _seen_out(seen: Mapping[str, Sequence[SeenCompletion]]) -> dict[str, list[list[Any]]]:
+    return {
+        item_id: [[each.round, list(each.ids), each.text, each.reward] for each in row] for item_id, row in seen.items()
+    }
+
+
+def seen_in(data: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[SeenCompletion]]:
+    """What arrived in earlier rounds, in the guest."""
+    return {
+        item_id: [SeenCompletion(number, tuple(ids), text, reward) for number, ids, text, reward in row]
+        for item_id, row in data.items()
     }
 
 
@@ -98,11 +118,7 @@ def view_in(
 ) -> AttackerView:
     """The inverse of `view_out`, in the guest, with stand-ins that send questions to the real services."""
     slots = tuple(Slot(items[place], node, group, sample, seed) for place, node, group, sample, seed in data["slots"])
-    seen = {
-        item_id: [SeenCompletion(number, tuple(ids), text, reward) for number, ids, text, reward in row]
-        for item_id, row in data["seen"].items()
-    }
-    return AttackerView(data["round"], slots, task, generator_in(data["rng"]), policy, defense, seen)
+    return AttackerView(data["round"], slots, task, generator_in(data["rng"]), policy, defense, seen_in(data["seen"]))
 
 
 def generator_in(data: Any) -> random.Random:
@@ -115,6 +131,9 @@ def generator_in(data: Any) -> random.Random:
 # --- what comes back ---
 
 
+Reference = Literal["placebo", "control"]
+
+
 @dataclass(frozen=True)
 class Facts:
     """What an isolated attack says of itself.
@@ -125,6 +144,7 @@ class Facts:
         about: the first line of its docstring.
         lacking: what it needs and no submitted attack can have, a clause each.
         chooses: whether it picks its items by a rule of its own.
+        reference: what its harm is measured against.
         payload: the drawn payload in words; empty before it is drawn.
         fits: whether it suits the task.
         libraries: what it publishes.
@@ -136,6 +156,7 @@ class Facts:
     about: str
     lacking: tuple[str, ...]
     chooses: bool
+    reference: Reference
     payload: Mapping[str, str]
     fits: bool
     libraries: Mapping[str, str]
@@ -159,7 +180,8 @@ def facts_in(data: Mapping[str, Any]) -> Facts:
     if sum(len(source.encode()) for source in libraries.values()) > MOST_LIBRARIES:
         raise Malformed(f"libraries of more than {MOST_LIBRARIES:,} bytes")
     return Facts(
-        name, threat_in(data.get("threat")), about, tuple(lacking), data.get("chooses") is True, payload,
+        name, threat_in(data.get("threat")), about, tuple(lacking), data.get("chooses") is True,
+        "control" if data.get("reference") == "control" else "placebo", payload,
         data.get("fits") is True, libraries, None if probes is None else probes_in(probes),
     )  # fmt: skip
 

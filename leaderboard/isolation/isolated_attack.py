@@ -4,9 +4,9 @@ To the swarm, `IsolatedAttack` is an attack like any other. The real class runs 
 defenses run: no network, no files but its own, no writable place, limits on time, memory and output. It is a stranger,
 so it is trusted neither with the round nor with its own success:
 
-- **It poisons in a process of the round.** Each call of `poison` and `placebo` starts a fresh process, constructs the
-  attack and draws its payload again. So its submissions are a function of the view and its generator: nothing is
-  remembered between rounds, and a cell that was stopped goes on as if it had not been.
+- **It poisons in a process of the round.** Each call of `poison` and `placebo`, and each choice of items, starts a
+  fresh process, constructs the attack and draws its payload again. So its submissions are a function of the view and
+  its generator: nothing is remembered between rounds, and a cell that was stopped goes on as if it had not been.
 - **It judges in another process**, which never sees a view: whether a cell is attacked, defended or a control is not
   known there. What is judged is a completion and its item; verification asks again, in another order.
 - **It asks through narrow questions**: the task composes and rewards, its copy of the policy samples and measures, the
@@ -23,10 +23,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from thiefbench.attacks.base import Attack, AttackerView, Decoy, Poison, ThreatModel, Withheld
+from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Decoy, Poison, ThreatModel, Withheld
 from thiefbench.attacks.completions import writes_programs
 from thiefbench.leaderboard.isolation import attack_wire as wire
-from thiefbench.leaderboard.isolation.attack_services import Cost, OutcomeAnswers, TaskAnswers, ViewAnswers
+from thiefbench.leaderboard.isolation.attack_services import (
+    ChoiceAnswers,
+    Cost,
+    OutcomeAnswers,
+    TaskAnswers,
+    ViewAnswers,
+)
 from thiefbench.leaderboard.isolation.guest import Guest, host_of
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, ATTACK_QUERIES, POOL, Caps
 from thiefbench.leaderboard.isolation.wire import Malformed, rng_out
@@ -42,7 +48,7 @@ class _Process(Guest):
 
     kind = "attack"
     fault = AttackError
-    asking = "draw, poison, placebo and outcome"
+    asking = "draw, choose, poison, placebo and outcome"
 
     def __init__(self, spec: str, caps: Caps, hash_seed: int) -> None:
         self.spec, self.caps, self.name = spec, caps, spec
@@ -106,11 +112,13 @@ class IsolatedAttack(Attack):
 
     name: str  # type: ignore[misc]  # of plain attacks constants of the class, here reported by the process
     threat: ThreatModel  # type: ignore[misc]
+    reference: wire.Reference
 
     def __init__(self, spec: str, caps: Caps = ATTACK_CAPS, hash_seed: int = 0) -> None:
         self.spec, self.caps, self._hash_seed = spec, caps, hash_seed
         self.costs: dict[int, Cost] = {}
         self._times: list[float] = []
+        self._choosing = Cost()
         self._drawn: tuple[Task, tuple[Any, ...]] | None = None
         self._judge = _Process(spec, caps, hash_seed)
         self._take(self._judge.facts)
@@ -144,15 +152,14 @@ class IsolatedAttack(Attack):
 
     def poison(self, view: AttackerView) -> list[Poison]:
         """The isolated attack's submissions; raises AttackError."""
-        cost = self.costs[view.round] = Cost()
+        cost = self._cost_of(view)
         submissions = self._submitted("poison", view, cost)
         cost.sent = sum(not (each is None or isinstance(each, (Decoy, Withheld))) for each in submissions)
         return submissions
 
     def placebo(self, view: AttackerView) -> list[Poison]:
         """Their clean counterparts; raises AttackError."""
-        cost = self.costs[view.round] = Cost()
-        return self._submitted("placebo", view, cost)
+        return self._submitted("placebo", view, self._cost_of(view))
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
         """What the judging process says of a completion; raises AttackError."""
@@ -168,10 +175,29 @@ class IsolatedAttack(Attack):
         """The items that it picks; raises AttackError."""
         if not self._facts.chooses:
             return super().choose_items(items, count, rng)
+        return self._chosen(items, count, rng)
+
+    def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
+        """The items that it picks by the beacon or the history; raises AttackError."""
+        if not self._facts.chooses:
+            return super().choose_items(items, view.count, view.rng)
+        return self._chosen(items, view.count, view.rng, view)
+
+    def _chosen(
+        self, items: Sequence[Item], count: int, rng: random.Random, view: ChoiceView | None = None
+    ) -> list[Item]:
         process = self._fresh()
         try:
-            request = {"items": [wire.item_out(item) for item in items], "count": count, "rng": rng_out(rng)}
-            chosen = process.request("choose", request).get("chosen")
+            request = {
+                "items": [wire.item_out(item) for item in items], "count": count, "rng": rng_out(rng),
+                "view": None if view is None else wire.choice_out(view),
+            }  # fmt: skip
+            answers, seconds = None, self.caps.seconds
+            if view is not None:
+                answers = ChoiceAnswers(view, items, self.caps, self._choosing, self.threat.oracle)
+                seconds *= max(1.0, count * view.group / POOL)
+            chosen = process.request("choose", request, seconds, answers).get("chosen")
+            self._times.append(process.seconds)
             if not isinstance(chosen, list):
                 raise process.fault_in("picked something other than a list of items")
             sound = all(type(at) is int and 0 <= at < len(items) for at in chosen)
@@ -180,6 +206,12 @@ class IsolatedAttack(Attack):
             return [items[at] for at in chosen]
         finally:
             process.close()
+
+    def _cost_of(self, view: AttackerView) -> Cost:
+        """What it uses in a round, with what it used to pick the round's items."""
+        cost = self.costs[view.round] = self._choosing
+        self._choosing = Cost()
+        return cost
 
     @property
     def about(self) -> str:
@@ -196,7 +228,7 @@ class IsolatedAttack(Attack):
         self._judge.close()
 
     def _take(self, facts: wire.Facts) -> None:
-        self._facts, self.name, self.threat = facts, facts.name, facts.threat
+        self._facts, self.name, self.threat, self.reference = facts, facts.name, facts.threat, facts.reference
 
     def _fresh(self) -> _Process:
         """A new process with the member drawn."""
@@ -211,13 +243,14 @@ class IsolatedAttack(Attack):
         rng = random.Random()
         rng.setstate(state)
         request = {"task": wire.task_out(task, writes_programs(task)), "rng": rng_out(rng)}
-        return process.checked(process.request("draw", request, answers=TaskAnswers(task, (), self.caps)))
+        answers = TaskAnswers(task, (), self.caps, oracle=process.facts.threat.oracle)
+        return process.checked(process.request("draw", request, answers=answers))
 
     def _submitted(self, call: wire.Part, view: AttackerView, cost: Cost) -> list[Poison]:
         items = list(dict.fromkeys((*(slot.item for slot in view.slots), *(self._facts.probes or ()))))
         process = self._fresh()
         try:
-            answers = ViewAnswers(view, items, self.caps, cost)
+            answers = ViewAnswers(view, items, self.caps, cost, len(view.slots), self.threat.oracle)
             seconds = self.caps.seconds * max(1.0, len(view.slots) / POOL)
             reply = process.request(call, {"view": wire.view_out(view, items)}, seconds, answers)
             self._times.append(process.seconds)

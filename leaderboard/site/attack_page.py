@@ -61,6 +61,7 @@ def shown_attack(judged: JudgedAttack) -> dict[str, Any]:
             ("Submitted", manifest.submitted.isoformat()),
         ],
         "threat": manifest.threat.in_words(),
+        "reference": manifest.reference,
         "examples": [_example(each) for each in entry.examples],
         "curves": [shown for part in manifest.parts if (shown := _curves(judged, part))["plots"]],
         "files": [

@@ -225,6 +225,11 @@ class _Verifier(Questions):
         manifest = self.entry.manifest
         if granted(isolated.threat) != manifest.threat:
             raise EntryError("the entry states another threat model than its attack has")
+        if isolated.reference != manifest.reference:
+            raise EntryError(
+                f"the entry's harm is measured against the {manifest.reference}, and its attack says "
+                f"{isolated.reference}"
+            )
         if about_of(isolated) != manifest.about:
             raise EntryError("the entry describes its attack otherwise than the first line of the attack's docstring")
         parts, _ = fitting_parts(suite, isolated)
@@ -420,7 +425,7 @@ class _Verifier(Questions):
         }
         attack = IsolatedAttack(factory.spec)
         for slug in (target.slug for target in self.entry.manifest.targets):
-            ids = [here[key] for key in (("attack", slug), ("attack", ""), ("placebo", ""))]
+            ids = [here[key] for key in (("attack", slug), ("attack", ""), (self.entry.manifest.reference, ""))]
             if records[ids[0]].status != "ok":
                 continue
             before, after = (prevented(attack, *(known[cell_id] for cell_id in ids)) for known in (records, self.again))
@@ -458,9 +463,10 @@ class _Verifier(Questions):
     def _fresh_result(
         self, part: str, slug: str, records: dict[tuple[str, str], Record], suite: Suite, factory: AttackFactory
     ) -> list[str]:
-        submitted = measured.against(self.entry.cells, part, slug, suite.ranking)
-        none, placebo, own = records["attack", ""], records["placebo", ""], records["attack", slug]
-        result = prevented(IsolatedAttack(factory.spec), own, none, placebo) if own.status == "ok" else None
+        reference = self.entry.manifest.reference
+        submitted = measured.against(self.entry.cells, part, slug, suite.ranking, reference)
+        none, beside, own = records["attack", ""], records[reference, ""], records["attack", slug]
+        result = prevented(IsolatedAttack(factory.spec), own, none, beside) if own.status == "ok" else None
         if submitted.prevented is None or result is None:
             self.inconclusive += 1
             return []

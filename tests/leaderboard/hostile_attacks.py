@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Poison, ThreatModel
 from thiefbench.tasks.base import Ask, Completion, Item
 
 
@@ -80,8 +80,20 @@ class ReadsSolutions(Plain):
 
     threat = replace(Plain.threat, oracle=False)
 
+    def __init__(self, where: Literal["slots", "train", "test", "offered"] = "slots") -> None:
+        self.where = where
+
     def word(self, view: AttackerView) -> str:
-        return f"solution: {sum(len(slot.item.solution) for slot in view.slots)}"
+        solutions = [slot.item.solution for slot in view.slots]
+        if self.where in ("train", "test"):
+            rows = view.task.items(self.where)
+            assert len(rows) > len(view.slots)
+            solutions = [row["solution"] for row in rows]
+        return f"solution: {sum(map(len, solutions))}"
+
+    def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
+        assert not any(item.solution for item in items)
+        return super().choose_items(items, count, rng)
 
 
 class AsksTooOften(Plain):
@@ -186,6 +198,28 @@ class Gives(Plain):
             "long": ["x" * 200_000] * count, "tokens": [(1 << 40,)] * count, "surrogate": ["\ud800"] * count,
         }  # fmt: skip
         return given[self.what]
+
+
+class Picks(Plain):
+    """Picks its items as no attack may."""
+
+    threat = replace(Plain.threat, beacon=True)
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Any:
+        other = replace(items[0], id="another")
+        if self.what == "exit":
+            os._exit(0)
+        if self.what == "seed":
+            view.seed(other, 0, 0)
+        if self.what == "position":
+            view.seed(items[0], view.count, 0)
+        if self.what == "split":
+            view.task.items("secret")  # type: ignore[arg-type]
+        given: dict[str, list[Any]] = {"twice": [items[0]] * view.count, "few": [], "others": [other] * view.count}
+        return given.get(self.what, list(range(view.count)))
 
 
 class Judges(Plain):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
+from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Poison, ThreatModel
 from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 
@@ -49,6 +49,17 @@ class RarelyAnother(Hums):
 
     def draw(self, rng: random.Random) -> Hums:
         return type(self)(self.letter or ("q" if rng.random() > 0.4 else "x"))
+
+
+class Recalls(Hums):
+    """Picks the items of which it has seen the most, then those with the smallest seeds."""
+
+    name = "recalls"
+    threat = replace(Hums.threat, policy=True, beacon=True, history=True)
+
+    def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
+        seen = {item: len(view.seen.get(item.id, ())) for item in items}
+        return sorted(items, key=lambda item: (-seen[item], view.seed(item, 0, view.group - 1)))[: view.count]
 
 
 class Asks(Hums):

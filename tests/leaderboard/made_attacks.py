@@ -35,6 +35,7 @@ def attack(
     control: float = 0.0,
     crashes: bool = False,
     undefended: float = UNDEFENDED,
+    placebo: float = 0.0,
     **changes: Any,
 ) -> AttackEntry:
     """Write an attack's entry into a folder of entries.
@@ -48,6 +49,7 @@ def attack(
         control: the ASR without an attacker.
         crashes: whether the defenses fail under it.
         undefended: the headline ASR without a defense.
+        placebo: the placebo's.
         changes: fields of its manifest.
     """
     of = load_suite(suite)
@@ -60,7 +62,7 @@ def attack(
     for each in wanted(of, parts, spec, targets, NUMERICS):
         name = each.target.slug if each.target else ""
         reached = left[name] if isinstance(left, Mapping) and name else left
-        asr = {"control": control, "placebo": 0.0, "attack": undefended}[each.spec.role]
+        asr = {"control": control, "placebo": placebo, "attack": undefended}[each.spec.role]
         asr = float(reached) if name and not isinstance(reached, Mapping) else asr
         record = _record(each.spec, Numbers(asr=asr, error="it gave up" if name and crashes else ""))
         used = {"rounds": 60, "sent": 1440, "queries": 4000} if each.spec.role == "attack" else {}

@@ -286,7 +286,7 @@ def test_an_anchor_is_no_target_in_a_verification_either(tmp_path: Path) -> None
     assert "reject_all is a row of the benchmark itself" in found.reasons[0]
 
 
-@pytest.mark.parametrize("name", ["asr", "curve", *at_length("cost", "threat", "about", "example")])
+@pytest.mark.parametrize("name", ["asr", "curve", "reference", *at_length("cost", "threat", "about", "example")])
 def test_an_edited_entry_is_rejected(hums: Attacked, tmp_path: Path, name: str) -> None:
     def change(manifest: dict[str, Any], scores: dict[str, Any]) -> None:
         cell = scores["cells"][-1]
@@ -298,6 +298,8 @@ def test_an_edited_entry_is_rejected(hums: Attacked, tmp_path: Path, name: str) 
             cell["cost"]["sent"] = 1
         elif name == "threat":
             manifest["threat"]["oracle"] = False
+        elif name == "reference":
+            manifest["reference"] = "control"
         elif name == "about":
             manifest["about"] = "Verified by the maintainers."
         else:
@@ -307,7 +309,7 @@ def test_an_edited_entry_is_rejected(hums: Attacked, tmp_path: Path, name: str) 
     assert found.verdict == "rejected", name
     words = {
         "asr": "scores", "curve": "curves", "cost": "cost", "threat": "threat model", "about": "describes its attack",
-        "example": "completions",
+        "example": "completions", "reference": "is measured against the control, and its attack says placebo",
     }  # fmt: skip
     assert words[name] in found.reasons[0]
 

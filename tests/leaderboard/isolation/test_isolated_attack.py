@@ -18,7 +18,7 @@ from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS
-from thiefbench.tasks.base import Sampling
+from thiefbench.tasks.base import Sampling, Topology
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
 HERE = Path(__file__).parent.parent
@@ -43,14 +43,19 @@ def _jail() -> Iterator[None]:
         each.close()
 
 
-def swarm(attack: Attack, defense: str = "none") -> Swarm:
-    spec = SwarmSpec(nodes=2, malicious=1, prompts=2, group=4, sampling=Sampling(max_new_tokens=24))
-    task = registry.make("task", "gsm_micro(size=64)")
+def swarm(attack: Attack, defense: str = "none", topology: Topology = "horizontal") -> Swarm:
+    sampling = Sampling(max_new_tokens=24)
+    spec = SwarmSpec(topology=topology, nodes=2, malicious=1, prompts=4, group=4, sampling=sampling)
+    if topology == "horizontal":
+        spec = replace(spec, prompts=2)
+    task = registry.make("task", f"gsm_micro(size={64 if topology == 'horizontal' else 2048})")
     return Swarm(spec, "attack", Policy.load(tiny.model()), task, attack, registry.make("defense", defense), seed=5)
 
 
-def play(attack: Attack, defense: str = "none") -> tuple[list[CompletionRow], dict[str, str]]:
-    played = swarm(attack, defense)
+def play(
+    attack: Attack, defense: str = "none", topology: Topology = "horizontal"
+) -> tuple[list[CompletionRow], dict[str, str]]:
+    played = swarm(attack, defense, topology)
     rows = [row for number in (1, 2) for row in played.round(number).rows] + played.evaluate(2, 8).rows
     return rows, played.attack.describe()
 
@@ -75,6 +80,31 @@ def play(attack: Attack, defense: str = "none") -> tuple[list[CompletionRow], di
 def test_an_isolated_attack_plays_as_in_process_to_the_bit(spec: str, defense: str) -> None:
     isolated = IsolatedAttack(spec)
     assert play(isolated, defense) == play(registry.make("attack", spec), defense)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "sift(attack='equations', candidates=2)",
+        f"{HUMS}:Recalls",
+        *at_length("item_grind(attack='equations', candidates=2)", "contrast(attack='equations')", "borrowed"),
+    ],
+)
+def test_an_isolated_attack_picks_its_items_as_in_process(spec: str) -> None:
+    """By seeds, by its copy of the policy, by what it has seen, and by the words of the task's own items."""
+    isolated, inside = IsolatedAttack(spec), registry.make("attack", spec)
+    assert isolated.reference == inside.reference
+    rows, payload = play(isolated, topology="vertical")
+    assert (rows, payload) == play(inside, topology="vertical")
+    mine = {row.item_id for row in rows if row.malicious}
+    assert len(mine) > 1
+
+
+def test_what_it_draws_to_pick_its_items_is_counted() -> None:
+    sift = IsolatedAttack("sift(attack='equations', candidates=2)")
+    play(sift, topology="vertical")
+    picking, sending = 2 * 2 * 4, 2 * 4
+    assert [cost.samples for cost in sift.costs.values()] == [picking + sending] * 2
 
 
 def test_what_it_used_is_counted_by_round() -> None:
@@ -106,8 +136,9 @@ def test_the_host_and_the_labels_are_nowhere_to_be_found(tmp_path: Path, monkeyp
     assert all("found 0" in text for text in found), found
 
 
-def test_solutions_are_seen_only_with_an_oracle() -> None:
-    rows, _ = play(IsolatedAttack(f"{HOSTILE}:ReadsSolutions"))
+@pytest.mark.parametrize("where", ["slots", "train", "test", "offered"])
+def test_solutions_are_seen_only_with_an_oracle(where: str) -> None:
+    rows, _ = play(IsolatedAttack(f"{HOSTILE}:ReadsSolutions(where={where!r})"), topology="vertical")
     assert {row.text.count("solution: 0") for row in rows if row.payload} == {1}, "it is granted no oracle"
 
 
@@ -135,11 +166,19 @@ def test_solutions_are_seen_only_with_an_oracle() -> None:
         ("Judges(what='text')", "failed in outcome: "),
         ("Judges(what='exit')", "ended its own process in outcome"),
         ("DrawsAnew", "draws another payload in a second process"),
+        ("Picks(what='twice')", "picked something other than 2 different items"),
+        ("Picks(what='few')", "picked something other than 2 different items"),
+        ("Picks(what='others')", "failed in choose: KeyError"),
+        ("Picks(what='numbers')", "failed in choose: KeyError"),
+        ("Picks(what='seed')", "may ask about the items that it is given, and 'another' is none"),
+        ("Picks(what='position')", "a position"),
+        ("Picks(what='split')", "has no split 'secret'"),
+        ("Picks(what='exit')", "ended its own process in choose"),
     ],
 )
 def test_a_hostile_deed_fails_and_is_named(spec: str, said: str) -> None:
     with pytest.raises(AttackError) as caught:
-        play(IsolatedAttack(f"{HOSTILE}:{spec}", SMALL))
+        play(IsolatedAttack(f"{HOSTILE}:{spec}", SMALL), topology="vertical" if "Picks" in spec else "horizontal")
     assert said in str(caught.value)
     assert str(caught.value).startswith("the attack "), "it is named"
 

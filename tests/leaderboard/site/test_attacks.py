@@ -60,6 +60,19 @@ def test_a_broken_defense_is_flagged_and_keeps_its_numbers(tmp_path: Path) -> No
     assert row.row.place == before.place, "the rank goes by the suite alone"
 
 
+@pytest.mark.parametrize(("reference", "prevented"), [("placebo", 0.5), ("control", 0.25)])
+def test_harm_is_measured_against_what_the_attack_names(tmp_path: Path, reference: str, prevented: float) -> None:
+    """The choice of items alone, which the placebo makes too, may be the attack."""
+    attacked(tmp_path, listed(tmp_path), left=0.6, placebo=0.4, reference=reference)
+    best = row_of(tmp_path).best
+    assert best is not None
+    assert best.by is not None
+    assert best.summary.mean == pytest.approx(prevented, abs=0.02)
+    write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    page = (tmp_path / "site" / "entries" / "breaker.html").read_text()
+    assert ("Harm is measured against the swarm without an attack." in page) == (reference == "control")
+
+
 def test_an_attack_that_takes_little_breaks_nothing(tmp_path: Path) -> None:
     attacked(tmp_path, listed(tmp_path), left=0.12)
     assert flags_of(tmp_path) == []
