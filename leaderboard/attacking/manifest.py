@@ -16,6 +16,7 @@ from thiefbench.leaderboard.manifest import (
     EntryModel,
     Line,
     Machine,
+    Manifest,
     Numerics,
     Packed,
     Sha256,
@@ -75,7 +76,7 @@ class Target(EntryModel):
     Attributes:
         slug: its entry's folder.
         defense: its spec string, as in its own cells.
-        entry_sha256: of its entry's manifest.
+        entry_sha256: of its entry's manifest when the attack was run.
         source_sha256: of its source.
     """
 
@@ -88,6 +89,10 @@ class Target(EntryModel):
     @classmethod
     def _slug(cls, slug: str) -> str:
         return checked_slug(slug)
+
+    def meets(self, listed: Manifest) -> bool:
+        """Whether this is the listed defense: its entry may have got further seeds or another name since."""
+        return (self.slug, self.defense, self.source_sha256) == (listed.slug, listed.defense, listed.source_sha256)
 
 
 class AttackManifest(EntryModel):

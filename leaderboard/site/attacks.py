@@ -2,7 +2,7 @@
 
 The rank of a defense goes by the suite's own attacks alone, which are the same for all. Beside it the board shows the
 **best-known worst case**: the least harm prevented over these and over every accepted attack that was run against it.
-An attack is accepted if its numbers were checked, the defense's entry is the one that it was run against, and
+An attack is accepted if its numbers were checked, the defense is the one that it was run against (`Target.meets`), and
 undefended it works. What it takes counts if it also does more harm under the defense than the suite's attacks
 (`holds_back`). Two flags follow from this:
 
@@ -120,11 +120,10 @@ def read_attack(folder: Path, verified: Path) -> JudgedAttack:
 
 def accepted(judged: JudgedEntry, attacks: Iterable[JudgedAttack]) -> Iterator[tuple[JudgedAttack, Against]]:
     """The accepted attacks on a defense that conclude something, each with its result; see the module."""
-    manifest, digest = judged.entry.manifest, judged.entry.sha256
+    manifest = judged.entry.manifest
     for attack in attacks:
-        target = next((each for each in attack.entry.manifest.targets if each.slug == manifest.slug), None)
-        counts = attack.trust in ACCEPTED and attack.suite.title == judged.suite.title
-        if counts and target is not None and target.entry_sha256 == digest:
+        met = any(each.meets(manifest) for each in attack.entry.manifest.targets)
+        if met and attack.trust in ACCEPTED and attack.suite.title == judged.suite.title:
             result = attack.on(manifest.slug)
             if result is not None:
                 yield attack, result

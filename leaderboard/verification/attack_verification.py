@@ -196,10 +196,7 @@ class _Verifier(Questions):
             listed = self._listed(target.slug)
             there = listed.manifest
             check_target(listed)
-            same = (there.defense, there.source_sha256, listed.sha256) == (
-                target.defense, target.source_sha256, target.entry_sha256,
-            )  # fmt: skip
-            if not same:
+            if not target.meets(there):
                 raise EntryError(
                     f"it was run against another version of {target.slug} than the listed one; thiefbench leaderboard "
                     "attack runs it again"

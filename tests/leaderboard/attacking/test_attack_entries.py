@@ -384,7 +384,7 @@ def test_without_its_archive_an_attack_keeps_its_verdict(hums: Attacked, tmp_pat
 
 def test_a_defense_that_changed_since_is_noticed(hums: Attacked, tmp_path: Path) -> None:
     def change(manifest: dict[str, Any], scores: dict[str, Any]) -> None:
-        manifest["targets"][0]["entry_sha256"] = "0" * 64
+        manifest["targets"][0]["source_sha256"] = "0" * 64
 
     found = verified(forged(hums, tmp_path, change))
     assert found.verdict == "rejected"

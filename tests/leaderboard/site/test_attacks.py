@@ -117,8 +117,17 @@ def test_numbers_that_nobody_checked_count_against_no_defense(tmp_path: Path, ve
 
 def test_an_attack_on_an_earlier_version_does_not_count(tmp_path: Path) -> None:
     attacked(tmp_path, listed(tmp_path), left=0.8)
-    listed(tmp_path, share=0.8)
+    made_entries.verified(
+        tmp_path / "verified", made_entries.entry(tmp_path / "entries", "mine", source_sha256="0" * 64)
+    )
     assert flags_of(tmp_path) == []
+
+
+def test_an_attack_counts_when_the_entry_has_changed_and_the_defense_has_not(tmp_path: Path) -> None:
+    """It may have got further seeds, other figures or another name."""
+    attacked(tmp_path, listed(tmp_path), left=0.8)
+    listed(tmp_path, share=0.8)
+    assert flags_of(tmp_path) == ["broken by Breaker"]
 
 
 def test_a_crash_is_reported_apart(tmp_path: Path) -> None:
