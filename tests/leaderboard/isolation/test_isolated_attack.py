@@ -100,6 +100,11 @@ def test_an_isolated_attack_picks_its_items_as_in_process(spec: str) -> None:
     assert len(mine) > 1
 
 
+def test_one_item_may_be_picked_several_times() -> None:
+    rows, _ = play(IsolatedAttack(f"{HOSTILE}:Picks(what='twice')"), topology="vertical")
+    assert len({row.item_id for row in rows if row.malicious}) == 1
+
+
 def test_what_it_draws_to_pick_its_items_is_counted() -> None:
     sift = IsolatedAttack("sift(attack='equations', candidates=2)")
     play(sift, topology="vertical")
@@ -166,8 +171,7 @@ def test_solutions_are_seen_only_with_an_oracle(where: str) -> None:
         ("Judges(what='text')", "failed in outcome: "),
         ("Judges(what='exit')", "ended its own process in outcome"),
         ("DrawsAnew", "draws another payload in a second process"),
-        ("Picks(what='twice')", "picked something other than 2 different items"),
-        ("Picks(what='few')", "picked something other than 2 different items"),
+        ("Picks(what='few')", "picked something other than 2 of the items that it was offered"),
         ("Picks(what='others')", "failed in choose: KeyError"),
         ("Picks(what='numbers')", "failed in choose: KeyError"),
         ("Picks(what='seed')", "may ask about the items that it is given, and 'another' is none"),
