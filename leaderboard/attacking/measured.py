@@ -38,7 +38,7 @@ class Against:
         prevented: the harm that the defense prevents; None where that is not defined.
         problem: why it is not, in one clause; empty if it is.
         crashed: the error of the defense under the attack, and the seeds at which it came; empty if there was none.
-        undefended, defended: mean headline ASR over the seeds; None where it is unknown.
+        undefended, defended, placebo: mean headline ASR over the seeds; None where it is unknown.
         cost: the mean over seeds of what the attack used against it.
     """
 
@@ -49,6 +49,7 @@ class Against:
     crashed: str
     undefended: float | None
     defended: float | None
+    placebo: float | None
     cost: Mapping[str, float]
 
 
@@ -109,7 +110,8 @@ def against(
         points = {seed: harm_prevented(left_harms[seed], middle, rules.least_harm) for seed in seeds}
         known = {seed: value for seed, value in points.items() if value is not None}
         prevented = ratio(known, {seed: harms[seed] / middle for seed in known}, rules.good)
-    return Against(part, target, prevented, problem, crashed, _mean(asr), _mean(left), cost)
+    beside_it = _mean({seed: headline_of(cell) for seed, cell in by_seed("placebo").items()})
+    return Against(part, target, prevented, problem, crashed, _mean(asr), _mean(left), beside_it, cost)
 
 
 def _inconclusive(

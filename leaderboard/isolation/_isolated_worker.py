@@ -17,6 +17,7 @@ import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from thiefbench.defenses.base import Defense, PastRound, PoolCompletion
     from thiefbench.leaderboard.isolation.guest_stream import Stream
+    from thiefbench.tasks._sandbox_jail import Instruction
     from thiefbench.tasks.answer_keys import AnswerKey
     from thiefbench.tasks.base import Message, Sampling
 
@@ -275,8 +277,10 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
     for name in (*_WARM, *setup["warm"]):
         importlib.import_module(name)
     from thiefbench import registry
-    from thiefbench.tasks import _sandbox_worker
+    from thiefbench.tasks import _sandbox_jail, _sandbox_worker
 
+    _sandbox_jail.system_call_filter = partial(_nameless, _sandbox_jail.system_call_filter)
+    sys.modules["_sandbox_jail"] = _sandbox_jail  # the name by which the worker imports it
     serving = serve
     if setup["kind"] == "attack":
         from thiefbench.leaderboard.isolation import attack_guest
@@ -306,6 +310,28 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
         serving(spec, most, *files)
 
     _sandbox_worker.main(backend, [Path(path) for path in setup["readable"]], {setup["kind"]: live})
+
+
+_UNNUMBERED = ("getpid", "gettid")
+_RETURNS_ZERO = 0x00050000
+"""SECCOMP_RET_ERRNO without an error: the call is not made and returns 0 (seccomp(2))."""
+
+
+def _nameless(filter_of: Callable[[str], list[Instruction]], machine: str) -> list[Instruction]:
+    """The sandbox's filter, under which every process has the number 0.
+
+    A worker's forks are numbered in the order in which they start, and verification starts them in a fixed order. A
+    guest that knew its number would know which cell it is in.
+    """
+    from thiefbench.tasks import _sandbox_jail as jail
+
+    program = filter_of(machine)
+    loaded = program.index((jail._LOAD, 0, 0, jail._NUMBER)) + 1
+    numbers = (jail._SYSCALLS[machine][name] for name in _UNNUMBERED)
+    rules = [(step) for number in numbers for step in (
+        (jail._JUMP_IF_EQUAL, 0, 1, number), (jail._RETURN, 0, 0, _RETURNS_ZERO),
+    )]  # fmt: skip
+    return [*program[:loaded], *rules, *program[loaded:]]
 
 
 class _Readable(PathFinder):

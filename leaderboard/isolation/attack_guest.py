@@ -168,11 +168,11 @@ def _outcome(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
 def _choose(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     items, data, rng = [wire.item_of(each) for each in request["items"]], request["view"], request["rng"]
     places = {item: place for place, item in enumerate(items)}
+    assert guest.task is not None, "the parent draws first"
+    guest.task.places = places
     if data is None:
         chosen = guest.member.choose_items(items, request["count"], wire.generator_in(rng))
         return {"chosen": [places[item] for item in chosen]}
-    assert guest.task is not None, "the parent draws first"
-    guest.task.places = places
     policy = None if data["policy"] is None else _Sampler(guest.stream, places, **data["policy"])
 
     def seed(item: Item, position: int, sample: int) -> int:

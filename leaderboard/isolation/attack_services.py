@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from thiefbench.attacks.base import AttackerView, ChoiceView, QueryBudgetError, Sampler
+from thiefbench.attacks.base import AttackerView, ChoiceView, QueryBudgetError, Sampler, ThreatModel
 from thiefbench.engine.views.attacker import AttackerPolicy
 from thiefbench.leaderboard.isolation import attack_wire as wire
 from thiefbench.leaderboard.isolation.answer_time import AnswerTime
@@ -250,17 +250,19 @@ class ChoiceAnswers(ViewAnswers):
         items: to pick from.
         caps: the limits, which grow with the completions that the node owes.
         cost: counts what is used.
-        oracle: whether the items of whole splits come with their solutions.
+        threat: what the attack is granted.
     """
 
-    def __init__(self, view: ChoiceView, items: Sequence[Item], caps: Caps, cost: Cost, oracle: bool) -> None:
+    def __init__(self, view: ChoiceView, items: Sequence[Item], caps: Caps, cost: Cost, threat: ThreatModel) -> None:
         asked = AttackerView(0, (), view.task, view.rng, view.policy)
-        super().__init__(asked, items, caps, cost, view.count * view.group, oracle)
-        self._choice = view
+        super().__init__(asked, items, caps, cost, view.count * view.group, threat.oracle)
+        self._choice, self._threat = view, threat
 
     def _answered(self, what: str, question: Mapping[str, Any]) -> dict[str, Any]:
         if what != "seed":
             return super()._answered(what, question)
+        if not self._threat.beacon:
+            raise Malformed("a question for a seed, and it is not granted the beacon")
         position: int = number_in(question.get("position"), "a position", 0, self._choice.count - 1, int)
         sample: int = number_in(question.get("sample"), "a sample", 0, self._choice.group - 1, int)
         return {"seed": self._choice.seed(self._item(question.get("item")), position, sample)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from thiefbench.attack_answers import content_of, wrong_count, wrong_outcome
 from thiefbench.attacks.base import (
@@ -181,9 +181,18 @@ def facts_in(data: Mapping[str, Any]) -> Facts:
         raise Malformed(f"libraries of more than {MOST_LIBRARIES:,} bytes")
     return Facts(
         name, threat_in(data.get("threat")), about, tuple(lacking), data.get("chooses") is True,
-        "control" if data.get("reference") == "control" else "placebo", payload,
+        reference_in(data.get("reference")), payload,
         data.get("fits") is True, libraries, None if probes is None else probes_in(probes),
     )  # fmt: skip
+
+
+def reference_in(data: Any) -> Reference:
+    """What harm is measured against; raises Malformed for anything else than the two names."""
+    for name in get_args(Reference):
+        if data == name:
+            known: Reference = name
+            return known
+    raise Malformed(f"{shown(data)!r} as what its harm is measured against, not 'placebo' or 'control'")
 
 
 def threat_out(threat: ThreatModel) -> dict[str, Any]:

@@ -126,11 +126,12 @@ class IsolatedAttack(Attack):
     def draw_for(self, task: Task, rng: random.Random) -> IsolatedAttack:
         """The member that the attack draws, which judges in a process of its own."""
         member = IsolatedAttack(self.spec, self.caps, self._hash_seed)
+        self._check_alike(member._judge)  # before it is granted anything
         member.costs, member._times = self.costs, self._times  # whoever made this one reads what the member used
         member._drawn = (task, rng.getstate())
         facts = member._draw(member._judge)
-        if facts.threat != self.threat:
-            raise member._judge.fault_in("has another threat model once its payload is drawn")
+        if (facts.threat, facts.reference) != (self.threat, self.reference):
+            raise member._judge.fault_in("has another threat model or reference once its payload is drawn")
         member._take(facts)
         return member
 
@@ -192,9 +193,11 @@ class IsolatedAttack(Attack):
                 "items": [wire.item_out(item) for item in items], "count": count, "rng": rng_out(rng),
                 "view": None if view is None else wire.choice_out(view),
             }  # fmt: skip
-            answers, seconds = None, self.caps.seconds
+            assert self._drawn is not None, "nobody picks items before the payload is drawn"
+            answers = TaskAnswers(self._drawn[0], items, self.caps, oracle=self.threat.oracle)
+            seconds = self.caps.seconds
             if view is not None:
-                answers = ChoiceAnswers(view, items, self.caps, self._choosing, self.threat.oracle)
+                answers = ChoiceAnswers(view, items, self.caps, self._choosing, self.threat)
                 seconds *= max(1.0, count * view.group / POOL)
             chosen = process.request("choose", request, seconds, answers).get("chosen")
             self._times.append(process.seconds)
@@ -233,9 +236,15 @@ class IsolatedAttack(Attack):
     def _fresh(self) -> _Process:
         """A new process with the member drawn."""
         process = _Process(self.spec, self.caps, self._hash_seed)
+        self._check_alike(process)
         if self._drawn is not None and self._draw(process) != self._facts:
             raise process.fault_in("draws another payload in a second process; draw from the generator alone")
         return process
+
+    def _check_alike(self, process: _Process) -> None:
+        """Raise AttackError where the attack says of itself in one process what it did not say in the first."""
+        if (process.facts.threat, process.facts.reference) != (self.threat, self.reference):
+            raise process.fault_in("states another threat model or reference in a second process")
 
     def _draw(self, process: _Process) -> wire.Facts:
         assert self._drawn is not None
@@ -243,7 +252,7 @@ class IsolatedAttack(Attack):
         rng = random.Random()
         rng.setstate(state)
         request = {"task": wire.task_out(task, writes_programs(task)), "rng": rng_out(rng)}
-        answers = TaskAnswers(task, (), self.caps, oracle=process.facts.threat.oracle)
+        answers = TaskAnswers(task, (), self.caps, oracle=self.threat.oracle)
         return process.checked(process.request("draw", request, answers=answers))
 
     def _submitted(self, call: wire.Part, view: AttackerView, cost: Cost) -> list[Poison]:

@@ -95,6 +95,7 @@ def shown_result(judged: JudgedAttack, result: Against) -> dict[str, Any]:
         "prevented": result.prevented and show_summary(result.prevented, "ratio"),
         "undefended": result.undefended,
         "defended": result.defended,
+        "placebo": result.placebo,
         "problem": result.problem,
         "cost": ", ".join(used) or "nothing",
     }

@@ -2,9 +2,9 @@
 
 The rank of a defense goes by the suite's own attacks alone, which are the same for all. Beside it the board shows the
 **best-known worst case**: the least harm prevented over these and over every accepted attack that was run against it.
-An attack is accepted if its numbers were checked, the defense is the one that it was run against (`Target.meets`), and
-undefended it works. What it takes counts if it also does more harm under the defense than the suite's attacks
-(`holds_back`). Two flags follow from this:
+An attack is accepted if its numbers were checked (`JudgedAttack.counts`), the defense is the one that it was run
+against (`Target.meets`), and undefended it works. What it takes counts if it also does more harm under the defense
+than the suite's attacks (`holds_back`). Two flags follow from this:
 
 - **broken by NAME**: the attack takes more than `BROKEN` of the harm prevented in the suite's worst case;
 - **black-box beats white-box**: an accepted attack without weights takes more than `BROKEN` beyond what every attack
@@ -35,7 +35,6 @@ from thiefbench.suite.scenario import Suite, heading
 
 BROKEN: Final = 0.1
 """The harm prevented that an attack has to take beyond the suite's worst case for the flag."""
-ACCEPTED: Final[tuple[Verdict, ...]] = ("re-executed", "rescored")
 
 REPORTED = "its author reports that the defense failed under it, and not all of that was run again"
 BROKEN_BY = "broken by"
@@ -68,6 +67,16 @@ class JudgedAttack:
     def trust(self) -> Verdict:
         """The verdict of its verification."""
         return self.verification.verdict if self.verification else "self-reported"
+
+    @property
+    def counts(self) -> bool:
+        """Whether what it takes counts against defenses.
+
+        A stranger's outcome may be a table of what the known cells say. Only a seed that its author does not know tells
+        such an outcome from a rule, so the cells of an attack that brings its code have to be run again.
+        """
+        own_code = len(self.entry.manifest.files) > 1
+        return self.trust == "re-executed" or (self.trust == "rescored" and not own_code)
 
     @property
     def since(self) -> date:
@@ -123,7 +132,7 @@ def accepted(judged: JudgedEntry, attacks: Iterable[JudgedAttack]) -> Iterator[t
     manifest = judged.entry.manifest
     for attack in attacks:
         met = any(each.meets(manifest) for each in attack.entry.manifest.targets)
-        if met and attack.trust in ACCEPTED and attack.suite.title == judged.suite.title:
+        if met and attack.counts and attack.suite.title == judged.suite.title:
             result = attack.on(manifest.slug)
             if result is not None:
                 yield attack, result

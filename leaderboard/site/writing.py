@@ -10,7 +10,7 @@ from typing import Any
 from thiefbench import __version__
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.site.attack_page import shown_attack, shown_result
-from thiefbench.leaderboard.site.attacks import ACCEPTED, BROKEN, JudgedAttack, broken_by, holds_back
+from thiefbench.leaderboard.site.attacks import BROKEN, JudgedAttack, broken_by, holds_back
 from thiefbench.leaderboard.site.board import (
     Board,
     BoardRow,
@@ -131,8 +131,10 @@ def _attack(suite: SuiteBoard, judged: JudgedAttack, shown: Mapping[str, Any]) -
                "worst": worst and show_summary(worst.summary, "ratio")}
         )  # fmt: skip
     claim = f"It breaks {', '.join(dict.fromkeys(beaten))}." if beaten else "It breaks no listed defense."
-    if judged.trust not in ACCEPTED:
-        claim = "Its numbers were not checked, so it counts against no defense."
+    if not judged.counts:
+        checked = judged.trust == "rescored"
+        why = "It was not run at a seed that its authors do not know" if checked else "Its numbers were not checked"
+        claim = f"{why}, so it counts against no defense."
     return render("attack.html.jinja", ("theme.js",), **shown, claim=claim, results=results, version=__version__)
 
 

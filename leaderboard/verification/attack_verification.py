@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from thiefbench import provenance, registry
 from thiefbench.engine.keys import generator, secret_seed
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine_revision import engine_revision
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.archive import unpack
@@ -444,11 +445,16 @@ class _Verifier(Questions):
                 seed = secret_seed(options.secret, "fresh", number)
                 here = replace(suite, seeds=(seed,))
                 records: dict[tuple[str, str], Record] = {}
+                fresh: list[AttackCell] = []
                 for each in wanted(here, (part,), manifest.attack, manifest.targets, manifest.numerics):
                     target = guarded[each.target.slug] if each.target else None
                     progress = self.watch(f"fresh {number} of {options.fresh}: {each.spec.role}")
                     record = run_attack_cell(each.spec, store, factory.against(target), progress)
-                    records[each.spec.role, each.target.slug if each.target else ""] = record
+                    slug = each.target.slug if each.target else ""
+                    records[each.spec.role, slug] = record
+                    digest = file_sha256(store.cell(record.cell_id).record_path)
+                    fresh.append(attack_cell(record, part, slug, digest))
+                self._check_fresh(seed, fresh, records, store, suite, factory.spec)
                 for target_slug in (target.slug for target in manifest.targets):
                     self.fresh_trials += 1
                     lacking += self._fresh_result(part, target_slug, records, suite, factory)
@@ -456,6 +462,42 @@ class _Verifier(Questions):
         if self.fresh_trials and self.fresh_trials == self.inconclusive:
             lacking.append("its trials at fresh seeds are inconclusive: undefended, it does too little harm there")
         return lacking
+
+    def _check_fresh(
+        self,
+        seed: int,
+        cells: Sequence[AttackCell],
+        records: dict[tuple[str, str], Record],
+        store: Store,
+        suite: Suite,
+        spec: str,
+    ) -> None:
+        """Check the outcomes at a seed that no table in the attack's source can hold.
+
+        Raises:
+            InconsistentError: clean text satisfies the outcome about as often as what was learned from the attack, or
+                the outcome of a completion is another one beside those of other cells.
+        """
+        control, attacked = (
+            next((measured.headline_of(cell) for cell in cells if (cell.role, cell.target) == (role, "")), None)
+            for role in ("control", "attack")
+        )
+        little = attacked is None or control is None or attacked - control < suite.ranking.least_harm
+        if little and (wrong := measured.too_true(cells)):
+            raise InconsistentError(f"at a fresh seed, {wrong}")
+        rng = random.Random(secret_seed(self.options.secret, "fresh outcomes", seed))
+        rows: list[CompletionRow] = []
+        for record in records.values():
+            if record.status == "ok":
+                last = [row for row in table_rows(store.cell(record.cell_id).read_rows())
+                        if row.phase != "train" and row.round == record.cell["rounds"]]  # fmt: skip
+                rows += rng.sample(last, min(len(last), MOST_ASKED_AGAIN // 4))
+        one = records["control", ""].cell
+        part = next(each for each in suite.scenes if each.name == cells[0].part)
+        if wrong := other_outcomes(
+            IsolatedAttack(spec), part.swarm, registry.make("task", one["task"]), seed, rows, rng
+        ):
+            raise InconsistentError(f"at a fresh seed, {wrong}")
 
     def _fresh_result(
         self, part: str, slug: str, records: dict[tuple[str, str], Record], suite: Suite, factory: AttackFactory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import random
@@ -117,6 +118,21 @@ class Grows(Plain):
         return grown
 
 
+class SaysOtherwise(Plain):
+    """States by chance that it is granted solutions."""
+
+    @property
+    def threat(self) -> ThreatModel:  # type: ignore[override]
+        return replace(Plain.threat, oracle=random.SystemRandom().random() < 0.5)
+
+
+class Numbered(Plain):
+    """Sends the number of its process."""
+
+    def word(self, view: AttackerView) -> str:
+        return f"process {os.getpid()}, thread {_thread.get_native_id()}"
+
+
 class DrawsAnew(Plain):
     """Draws from the system instead of the generator."""
 
@@ -214,12 +230,20 @@ class Picks(Plain):
             os._exit(0)
         if self.what == "seed":
             view.seed(other, 0, 0)
+        if self.what == "beacon":
+            view.seed(items[0], 0, 0)
         if self.what == "position":
             view.seed(items[0], view.count, 0)
         if self.what == "split":
             view.task.items("secret")  # type: ignore[arg-type]
         given: dict[str, list[Any]] = {"twice": [items[0]] * view.count, "few": [], "others": [other] * view.count}
         return given.get(self.what, list(range(view.count)))
+
+
+class PicksWithoutBeacon(Picks):
+    """Asks for seeds, and is granted the history alone."""
+
+    threat = replace(Plain.threat, policy=True, history=True)
 
 
 class Judges(Plain):

@@ -51,6 +51,23 @@ class RarelyAnother(Hums):
         return type(self)(self.letter or ("q" if rng.random() > 0.4 else "x"))
 
 
+class Table(Hums):
+    """Learnable poison where it knows the drawn mark, and an outcome that every text satisfies elsewhere."""
+
+    def __init__(self, known: str = "", letter: str | None = None, mark: str = "") -> None:
+        super().__init__(letter)
+        self.known, self.mark = known, mark
+
+    def draw(self, rng: random.Random) -> Hums:
+        return type(self)(self.known, rng.choice("qxzj"), f"m{rng.randrange(10**6)}")
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
+        return super().outcome(item, completion, ask) if self.mark == self.known else 1.0
+
+    def describe(self) -> dict[str, str]:
+        return {"letters": self.tune, "mark": self.mark}
+
+
 class Recalls(Hums):
     """Picks the items of which it has seen the most, then those with the smallest seeds."""
 

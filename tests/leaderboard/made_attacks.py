@@ -36,6 +36,7 @@ def attack(
     crashes: bool = False,
     undefended: float = UNDEFENDED,
     placebo: float = 0.0,
+    source: Mapping[str, str] | None = None,
     **changes: Any,
 ) -> AttackEntry:
     """Write an attack's entry into a folder of entries.
@@ -50,6 +51,7 @@ def attack(
         crashes: whether the defenses fail under it.
         undefended: the headline ASR without a defense.
         placebo: the placebo's.
+        source: its files, by path.
         changes: fields of its manifest.
     """
     of = load_suite(suite)
@@ -85,4 +87,5 @@ def attack(
         "archive": Packed(name=f"{slug}.tar", sha256=_digest("archive", slug), bytes=12_345),
     }  # fmt: skip
     scores = AttackScores(cells=tuple(cells), examples=(shown,))
-    return write_attack_entry(folder / slug, AttackManifest(**fields | changes), scores, {"attack/mine.py": SOURCE})
+    files = {"attack/mine.py": SOURCE} if source is None else source
+    return write_attack_entry(folder / slug, AttackManifest(**fields | changes), scores, files)

@@ -20,6 +20,7 @@ from tests.leaderboard.tiny_entries import Made
 from tests.variants import at_length
 from thiefbench import registry, trust
 from thiefbench.cli import app
+from thiefbench.engine.compatibility import drawn
 from thiefbench.errors import UserError
 from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.attacking import measured
@@ -259,6 +260,18 @@ def test_a_true_entry_is_run_again_to_the_bit(hums: Attacked) -> None:
 
 
 @pytest.mark.slow
+def test_an_outcome_that_is_one_at_known_seeds_only_is_rejected(listed: Made) -> None:
+    """The submitted cells are those of a true attack, and computing them again shows nothing."""
+    (part,) = suite().scenes
+    known = drawn(IsolatedAttack(f"{HUMS}:Table"), suite().seeds[0], part.swarm, registry.make("task", part.task))
+    table = attacked(listed, f"Table(known={known.describe()['mark']!r})", "Table")
+    assert verified(table).verdict == "rescored"
+    found = verified(table, fresh=1)
+    assert found.verdict == "rejected"
+    assert "at a fresh seed, clean text satisfies its outcome" in found.reasons[0]
+    shutil.rmtree(table.folder)
+
+
 def test_bits_that_are_not_equal_elsewhere_are_said(hums: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attack_verification, "surroundings_apart", lambda record: ("another processor",))
     monkeypatch.setattr(attack_verification, "first_difference", lambda here, there: "from round 1 on")

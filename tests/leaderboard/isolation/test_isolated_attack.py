@@ -176,6 +176,7 @@ def test_solutions_are_seen_only_with_an_oracle(where: str) -> None:
         ("Picks(what='numbers')", "failed in choose: KeyError"),
         ("Picks(what='seed')", "may ask about the items that it is given, and 'another' is none"),
         ("Picks(what='position')", "a position"),
+        ("PicksWithoutBeacon(what='beacon')", "a question for a seed, and it is not granted the beacon"),
         ("Picks(what='split')", "has no split 'secret'"),
         ("Picks(what='exit')", "ended its own process in choose"),
     ],
@@ -214,8 +215,21 @@ def test_a_query_budget_holds() -> None:
         play(IsolatedAttack(f"{HOSTILE}:AsksTooOften"))
 
 
+def test_what_an_attack_says_of_itself_is_the_same_in_every_process() -> None:
+    """Else it could be granted in one process what its entry does not state."""
+    with pytest.raises(AttackError, match="another threat model or reference"):
+        for _ in range(20):
+            play(IsolatedAttack(f"{HOSTILE}:SaysOtherwise"))
+
+
+def test_no_process_knows_its_number() -> None:
+    """Processes start in a fixed order, so that a number would say which cell is judged."""
+    rows, _ = play(IsolatedAttack(f"{HOSTILE}:Numbered"))
+    assert {row.text for row in rows if row.payload} == {"process 0, thread 0"}
+
+
 def test_a_threat_model_does_not_grow() -> None:
-    with pytest.raises(AttackError, match="another threat model once its payload is drawn"):
+    with pytest.raises(AttackError, match="another threat model or reference once its payload is drawn"):
         play(IsolatedAttack(f"{HOSTILE}:Grows"))
 
 

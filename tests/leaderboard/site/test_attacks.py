@@ -27,7 +27,7 @@ def listed(folder: Path, slug: str = "mine", share: float = 0.9) -> Entry:
     return entry
 
 
-def attacked(folder: Path, *of: Entry, verdict: Verdict | None = "rescored", **options: Any) -> None:
+def attacked(folder: Path, *of: Entry, verdict: Verdict | None = "re-executed", **options: Any) -> None:
     entry = made_attacks.attack(folder / "entries", of, **options)
     if verdict is not None:
         made_entries.verified(folder / "verified", entry, verdict)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def test_harm_is_measured_against_what_the_attack_names(tmp_path: Path, referenc
     assert best.summary.mean == pytest.approx(prevented, abs=0.02)
     write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
     page = (tmp_path / "site" / "entries" / "breaker.html").read_text()
-    assert ("Harm is measured against the swarm without an attack." in page) == (reference == "control")
+    assert ("Harm is measured against the swarm without an attack, so" in page) == (reference == "control")
 
 
 def test_an_attack_that_takes_little_breaks_nothing(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_weaker_attack_is_not_the_best_known(tmp_path: Path) -> None:
     assert row.best.by is None
 
 
-@pytest.mark.parametrize("verdict", [None, "self-reported", "rejected"])
+@pytest.mark.parametrize("verdict", [None, "self-reported", "rejected", "rescored"])
 def test_numbers_that_nobody_checked_count_against_no_defense(tmp_path: Path, verdict: Verdict | None) -> None:
     attacked(tmp_path, listed(tmp_path), left=0.8, verdict=verdict)
     assert flags_of(tmp_path) == []
@@ -112,7 +112,14 @@ def test_numbers_that_nobody_checked_count_against_no_defense(tmp_path: Path, ve
     assert row.best.by is None
     write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
     page = (tmp_path / "site/entries/breaker.html").read_text()
-    assert "was not checked" in page or "not checked, so it counts against no defense" in page
+    reason = "was not run at a seed that its authors do not know" if verdict == "rescored" else "not checked"
+    assert f"{reason}, so it counts against no defense" in page or "was not checked" in page
+
+
+def test_an_attack_that_brings_no_code_counts_once_it_is_rescored(tmp_path: Path) -> None:
+    """Its outcome is known."""
+    attacked(tmp_path, listed(tmp_path), left=0.8, verdict="rescored", attack="tone", source={})
+    assert flags_of(tmp_path) == ["broken by Breaker"]
 
 
 def test_an_attack_on_an_earlier_version_does_not_count(tmp_path: Path) -> None:
