@@ -327,10 +327,9 @@ def _nameless(filter_of: Callable[[str], list[Instruction]], machine: str) -> li
 
     program = filter_of(machine)
     loaded = program.index((jail._LOAD, 0, 0, jail._NUMBER)) + 1
-    numbers = (jail._SYSCALLS[machine][name] for name in _UNNUMBERED)
-    rules = [(step) for number in numbers for step in (
-        (jail._JUMP_IF_EQUAL, 0, 1, number), (jail._RETURN, 0, 0, _RETURNS_ZERO),
-    )]  # fmt: skip
+    rules: list[Instruction] = []
+    for name in _UNNUMBERED:
+        rules += [(jail._JUMP_IF_EQUAL, 0, 1, jail._SYSCALLS[machine][name]), (jail._RETURN, 0, 0, _RETURNS_ZERO)]
     return [*program[:loaded], *rules, *program[loaded:]]
 
 
