@@ -62,6 +62,7 @@ def shown_attack(judged: JudgedAttack) -> dict[str, Any]:
         ],
         "threat": manifest.threat.in_words(),
         "reference": manifest.reference,
+        "outside": judged.brings_code,
         "examples": [_example(each) for each in entry.examples],
         "curves": [shown for part in manifest.parts if (shown := _curves(judged, part))["plots"]],
         "files": [

@@ -120,6 +120,8 @@ def test_an_attack_that_brings_no_code_counts_once_it_is_rescored(tmp_path: Path
     """Its outcome is known."""
     attacked(tmp_path, listed(tmp_path), left=0.8, verdict="rescored", attack="tone", source={})
     assert flags_of(tmp_path) == ["broken by Breaker"]
+    write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    assert "attack that comes with ThiefBench" in (tmp_path / "site/entries/breaker.html").read_text()
 
 
 def test_an_attack_on_an_earlier_version_does_not_count(tmp_path: Path) -> None:
