@@ -40,8 +40,8 @@ REPORTED = "its author reports that the defense failed under it, and not all of 
 BROKEN_BY = "broken by"
 MASKING = "black-box beats white-box"
 ATTACK_FLAGS = (
-    (f"{BROKEN_BY} NAME", f"an attack beside the suite's takes more than {BROKEN:g} of the harm that it prevents in the "
-     "suite's worst case"),
+    (f"{BROKEN_BY} NAME", f"an attack beside the suite's takes more than {BROKEN:g} of the harm that it prevents in "
+     "the suite's worst case"),
     (MASKING, "an attack without access to weights takes more than those with weights, so it may only hide from these "
      "what they follow"),
 )  # fmt: skip
