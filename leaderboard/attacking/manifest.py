@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from thiefbench.attacks.base import ThreatModel
+from thiefbench.leaderboard.isolation.attack_wire import Reference
 from thiefbench.leaderboard.isolation.limits import ATTACK_QUERIES
 from thiefbench.leaderboard.manifest import (
     EntryModel,
@@ -128,7 +129,7 @@ class AttackManifest(EntryModel):
     about: str = Field(default="", max_length=200)
     attack: Annotated[str, Field(min_length=1, max_length=2000)]
     threat: Granted
-    reference: Literal["placebo", "control"] = "placebo"
+    reference: Reference = "placebo"
     targets: tuple[Target, ...] = Field(min_length=1, max_length=MOST_TARGETS)
     suite: SuiteName
     parts: tuple[Annotated[str, Field(max_length=200)], ...] = Field(min_length=1, max_length=100)

@@ -81,9 +81,7 @@ def results(entry: AttackEntry, rules: RankingRules) -> list[Against]:
     ]
 
 
-def against(
-    cells: Sequence[AttackCell], part: str, target: str, rules: RankingRules, reference: Reference = "placebo"
-) -> Against:
+def against(cells: Sequence[AttackCell], part: str, target: str, rules: RankingRules, reference: Reference) -> Against:
     """The result against one defense in one part of the suite; `reference` is what harm is measured against."""
     here = [cell for cell in cells if cell.part == part]
 

@@ -57,6 +57,12 @@ class _Guest:
         assert self.drawn is not None, "the parent draws first"
         return self.drawn
 
+    def given(self, items: Sequence[Item]) -> tuple[_Task, dict[Item, int]]:
+        """The task, which may be asked about these items from now on, and their places in questions."""
+        assert self.task is not None, "the parent draws first"
+        self.task.places = {item: place for place, item in enumerate(items)}
+        return self.task, self.task.places
+
 
 def serve(spec: str, most: int, file: int) -> None:
     """Construct the attack of a spec string, and answer the parent's requests until the stream ends.
@@ -148,11 +154,10 @@ def _draw(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
 def _submit(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     data = request["view"]
     items = [wire.item_of(each) for each in data["items"]]
-    assert guest.task is not None, "the parent draws first"
-    guest.task.places = places = {item: place for place, item in enumerate(items)}
-    policy = None if data["policy"] is None else _Sampler(guest.stream, places, **data["policy"])
+    task, places = guest.given(items)
+    policy = _policy(guest.stream, places, data)
     defense = _Defense(guest.stream) if data["defense"] else None
-    view = wire.view_in(data, items, guest.task, policy, defense)
+    view = wire.view_in(data, items, task, policy, defense)
     if defense is not None:
         defense.places = {slot: place for place, slot in enumerate(view.slots)}
     member = guest.member
@@ -167,20 +172,23 @@ def _outcome(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _choose(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     items, data, rng = [wire.item_of(each) for each in request["items"]], request["view"], request["rng"]
-    places = {item: place for place, item in enumerate(items)}
-    assert guest.task is not None, "the parent draws first"
-    guest.task.places = places
+    task, places = guest.given(items)
     if data is None:
         chosen = guest.member.choose_items(items, request["count"], wire.generator_in(rng))
         return {"chosen": [places[item] for item in chosen]}
-    policy = None if data["policy"] is None else _Sampler(guest.stream, places, **data["policy"])
 
     def seed(item: Item, position: int, sample: int) -> int:
         asked = {"ask": "seed", "item": _place(places, item), "position": int(position), "sample": int(sample)}
         return int(guest.stream.ask(asked)[0]["seed"])
 
     view = ChoiceView(
-        request["count"], data["group"], guest.task, wire.generator_in(rng), policy, seed, wire.seen_in(data["seen"])
+        request["count"],
+        data["group"],
+        task,
+        wire.generator_in(rng),
+        _policy(guest.stream, places, data),
+        seed,
+        wire.seen_in(data["seen"]),
     )
     return {"chosen": [places[item] for item in guest.member.choose_items_from(items, view)]}
 
@@ -291,6 +299,11 @@ class _Sampler:
 
     def _asked(self, what: str, **more: Any) -> dict[str, Any]:
         return self._stream.ask({"ask": what, "sampler": self._number, **more})[0]
+
+
+def _policy(stream: Stream, places: Mapping[Item, int], data: Mapping[str, Any]) -> _Sampler | None:
+    """The copy of the policy that a view grants, if it does."""
+    return None if data["policy"] is None else _Sampler(stream, places, **data["policy"])
 
 
 class _Defense:

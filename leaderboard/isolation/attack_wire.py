@@ -188,11 +188,10 @@ def facts_in(data: Mapping[str, Any]) -> Facts:
 
 def reference_in(data: Any) -> Reference:
     """What harm is measured against; raises Malformed for anything else than the two names."""
-    for name in get_args(Reference):
-        if data == name:
-            known: Reference = name
-            return known
-    raise Malformed(f"{shown(data)!r} as what its harm is measured against, not 'placebo' or 'control'")
+    if data not in get_args(Reference):
+        raise Malformed(f"{shown(data)!r} as what its harm is measured against, not 'placebo' or 'control'")
+    reference: Reference = data
+    return reference
 
 
 def threat_out(threat: ThreatModel) -> dict[str, Any]:

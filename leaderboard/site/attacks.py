@@ -80,7 +80,7 @@ class JudgedAttack:
     @property
     def brings_code(self) -> bool:
         """Whether its code is a stranger's, and not of this package."""
-        return len(self.entry.manifest.files) > 1
+        return bool(self.entry.source)
 
     @property
     def since(self) -> date:

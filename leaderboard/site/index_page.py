@@ -144,7 +144,7 @@ def _row(row: BoardRow, shown: Mapping[str, Any], table: Mapping[str, Any], orde
         "rank": rank_of(row),
         "status": "unranked" if place.status == "inconclusive" or row.seeds else place.status,
         "flags": row.flags,
-        "outside_code": row.own and len(manifest.files) > 1,
+        "outside_code": row.own and bool(row.judged.entry.source),
         "best": _best(row),
         "other_processor": bool(apart_from_published(row.judged.entry)),
         "footnotes": _footnotes(row, shown["footnotes"], table["names"]),

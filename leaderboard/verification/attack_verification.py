@@ -306,10 +306,8 @@ class _Verifier(Questions):
             for part, seed in dict.fromkeys((each.part, each.spec.seed) for each in cells):
                 rows, some = [], next(each.spec for each in cells if (each.part, each.spec.seed) == (part, seed))
                 for each, cell in zip(cells, self.entry.cells, strict=True):
-                    if (each.part, each.spec.seed) == (part, seed) and records[cell.cell_id].status == "ok":
-                        last = [row for row in table_rows(archive.cell(cell.cell_id).read_rows())
-                                if row.phase != "train" and row.round == each.spec.rounds]  # fmt: skip
-                        rows += rng.sample(last, min(len(last), MOST_ASKED_AGAIN // 4))
+                    if (each.part, each.spec.seed) == (part, seed):
+                        rows += _last_rows(records[cell.cell_id], archive, rng)
                 task = registry.make("task", some.task)
                 if wrong := other_outcomes(IsolatedAttack(spec), some.swarm, task, seed, rows, rng):
                     raise InconsistentError(wrong)
@@ -488,10 +486,7 @@ class _Verifier(Questions):
         rng = random.Random(secret_seed(self.options.secret, "fresh outcomes", seed))
         rows: list[CompletionRow] = []
         for record in records.values():
-            if record.status == "ok":
-                last = [row for row in table_rows(store.cell(record.cell_id).read_rows())
-                        if row.phase != "train" and row.round == record.cell["rounds"]]  # fmt: skip
-                rows += rng.sample(last, min(len(last), MOST_ASKED_AGAIN // 4))
+            rows += _last_rows(record, store, rng)
         one = records["control", ""].cell
         part = next(each for each in suite.scenes if each.name == cells[0].part)
         if wrong := other_outcomes(
@@ -522,6 +517,15 @@ class _Verifier(Questions):
             f"does not generalise: at a fresh seed, {slug} prevents {value:.3f} of its harm, above the range predicted "
             f"from the submitted seeds, {low:.3f} to {high:.3f}"
         ]
+
+
+def _last_rows(record: Record, store: Store, rng: random.Random) -> list[CompletionRow]:
+    """Some completions of a cell's last evaluation, whose outcomes are asked again; none of a failed cell."""
+    if record.status != "ok":
+        return []
+    rows = table_rows(store.cell(record.cell_id).read_rows())
+    last = [row for row in rows if row.phase != "train" and row.round == record.cell["rounds"]]
+    return rng.sample(last, min(len(last), MOST_ASKED_AGAIN // 4))
 
 
 def _cells_of(entry: AttackEntry, suite: Suite) -> list[Wanted]:

@@ -97,7 +97,7 @@ def cost(comparison: Comparison, defense: str) -> Cost:
         _over(defended_seconds),
         _over({seed: defended_seconds[seed] / undefended_seconds[seed] for seed in pairs}),
         replace(paired(*added), count=None) if pairs else None,  # more is neither good nor bad
-        all(_explained(defended[seed], base[seed]) for seed in pairs),
+        all(_explained(defended[seed], base[seed], defended_seconds[seed], undefended_seconds[seed]) for seed in pairs),
         _over(inspected),
         tuple(seed for seed in both if seed not in same),
     )
@@ -111,15 +111,12 @@ def seconds_per_round(record: Record) -> float | None:
     return sum(spent) / record.cell["rounds"] if spent else None
 
 
-def _explained(defended: Record, undefended: Record) -> bool:
-    """Whether a defense's work accounts for how its rounds differ from undefended ones.
+def _explained(defended: Record, undefended: Record, here: float, there: float) -> bool:
+    """Whether a defense's work accounts for how its rounds, of `here` seconds, differ from undefended ones of `there`.
 
     The policy's reading of a pool may move from the update to the inspection, and what is rejected is not learned from,
     so up to a whole update may be missing.
     """
-    here, there = seconds_per_round(defended), seconds_per_round(undefended)
-    if here is None or there is None:
-        return False
     work = _seconds(defended, *DEFENDING) - _seconds(undefended, *DEFENDING)
     beyond, slack = here - there - work, UNEXPLAINED * there
     return here >= there and -_seconds(undefended, "update") - slack <= beyond <= slack
