@@ -126,7 +126,7 @@ class IsolatedAttack(Attack):
     def draw_for(self, task: Task, rng: random.Random) -> IsolatedAttack:
         """The member that the attack draws, which judges in a process of its own."""
         member = IsolatedAttack(self.spec, self.caps, self._hash_seed)
-        self._check_alike(member._judge)  # before it is granted anything
+        self._check_alike(member._judge, member._judge.facts)  # before it is granted anything
         member.costs, member._times = self.costs, self._times  # whoever made this one reads what the member used
         member._drawn = (task, rng.getstate())
         facts = member._draw(member._judge)
@@ -236,14 +236,17 @@ class IsolatedAttack(Attack):
     def _fresh(self) -> _Process:
         """A new process with the member drawn."""
         process = _Process(self.spec, self.caps, self._hash_seed)
-        self._check_alike(process)
-        if self._drawn is not None and self._draw(process) != self._facts:
-            raise process.fault_in("draws another payload in a second process; draw from the generator alone")
+        self._check_alike(process, process.facts)
+        if self._drawn is not None:
+            drawn = self._draw(process)
+            self._check_alike(process, drawn)
+            if drawn != self._facts:
+                raise process.fault_in("draws another payload in a second process; draw from the generator alone")
         return process
 
-    def _check_alike(self, process: _Process) -> None:
+    def _check_alike(self, process: _Process, facts: wire.Facts) -> None:
         """Raise AttackError where the attack says of itself in one process what it did not say in the first."""
-        if (process.facts.threat, process.facts.reference) != (self.threat, self.reference):
+        if (facts.threat, facts.reference) != (self.threat, self.reference):
             raise process.fault_in("states another threat model or reference in a second process")
 
     def _draw(self, process: _Process) -> wire.Facts:
