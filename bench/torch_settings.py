@@ -8,6 +8,7 @@ Nothing here loads torch: what has not been loaded has no settings yet.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,8 +20,22 @@ if TYPE_CHECKING:
 _SDP: Final = ("flash", "mem_efficient", "math", "cudnn")
 
 
+SPINS: Final = "10000"
+"""How often a waiting thread looks again before it sleeps: for longer than most waits, and for less than 1 ms."""
+
 Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 """How it is read and set."""
+
+
+def sleep_when_waiting() -> None:
+    """Let threads of torch that wait for each other sleep soon, unless the environment says how they wait.
+
+    The OpenMP library of torch's Linux builds looks 300,000 times before a thread sleeps (GOMP_SPINCOUNT in GCC's
+    libgomp manual). On a busy processor the waiting thread keeps the one that it waits for from running all that time.
+    Results are the same. The library reads the environment once, as torch is loaded, so this comes before.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from thiefbench.errors import UsageError, UserError
 from thiefbench.provenance import check_capability
 from thiefbench.regular_files import NotRegularError
 from thiefbench.tasks.text import printable
+from thiefbench.torch_settings import sleep_when_waiting
 
 
 class Commands(TyperGroup):
@@ -76,6 +77,7 @@ def root(
     """Print the version if asked. A command only loads declared plugins and those that were typed."""
     ctx.with_resource(trust.declared_only())
     check_capability()
+    sleep_when_waiting()
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")  # they would garble our own progress
     if version:
         out.print(__version__)

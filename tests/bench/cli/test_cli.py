@@ -27,6 +27,7 @@ from thiefbench.plugin_facts import facts
 from thiefbench.suite.analysis.matrix import every_defense
 from thiefbench.suite.store.records import Store
 from thiefbench.suite.suite_yaml import load_suite
+from thiefbench.torch_settings import SPINS
 from thiefbench.zoo.models import BUILT_IN
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -1067,3 +1068,19 @@ def test_a_defense_runs_beside_the_suite_s_anchors() -> None:
     asked = Overrides(defenses=["guard", "none"]).applied_to(load_suite("standard-v1"))
     assert asked.defenses == ("none", "oracle", 'oracle(reject="drop")', "blacklist", "guard")
     assert not asked.modified, "which defenses meet the suite is what a user decides"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch waits by another library there")
+@pytest.mark.parametrize(
+    ("chosen", "spins"), [({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
+)
+def test_threads_that_wait_sleep_soon_unless_the_user_chose_how(
+    chosen: dict[str, str], spins: str, tmp_path: Path
+) -> None:
+    """What the OpenMP library itself says that it read: it reads the environment once, when torch is loaded."""
+    plain = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    done = subprocess.run(
+        [sys.executable, "-m", "thiefbench", "run", "smoke", "--plan", "--store", str(tmp_path / "store")],
+        env=plain | chosen | {"OMP_DISPLAY_ENV": "VERBOSE"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f"GOMP_SPINCOUNT = '{spins}'" in done.stderr
