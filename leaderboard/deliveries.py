@@ -163,6 +163,15 @@ def delivery_sha256(entry: Entry, delivery: Delivery, in_place: Collection[str] 
         in_place: ids of the cells that the entry brings in place of published ones. A verdict from before these were
             published is of another content.
     """
+    return delivery_sha256s(entry, delivery, in_place)[0]
+
+
+def delivery_sha256s(entry: Entry, delivery: Delivery, in_place: Collection[str] = ()) -> tuple[str, ...]:
+    """`delivery_sha256`, and the hashes that earlier versions of the benchmark gave the same content.
+
+    Fields of a cell that have their default are left out, so that one which a later version adds changes no hash.
+    Earlier versions hashed all the fields that there were; `_ADDED` names those that came later.
+    """
     part = delivered(entry, [delivery])
     manifest = entry.manifest
     content = {
@@ -173,11 +182,22 @@ def delivery_sha256(entry: Entry, delivery: Delivery, in_place: Collection[str] 
         "weights": [each.model_dump(mode="json") for each in manifest.weights],
         "numerics": manifest.numerics.model_dump(mode="json"),
         "delivery": delivery.model_dump(mode="json"),
-        "cells": [cell.model_dump(mode="json") for cell in part.brought],
         "published": {cell_id: cell.sealed for cell_id, cell in sorted(part.published.items())},
         "in_place": sorted(cell.cell_id for cell in part.brought if cell.cell_id in in_place),
         "own_shared": bool(manifest.own_shared),
     }
+    cells = [[cell.model_dump(mode="json", exclude_defaults=True) for cell in part.brought]]
+    for number in range(len(_ADDED), -1, -1):
+        unset = [{name for name in _ADDED[number:] if not getattr(cell, name)} for cell in part.brought]
+        cells.append([cell.model_dump(mode="json", exclude=out) for cell, out in zip(part.brought, unset, strict=True)])
+    return tuple(_sha256(content | {"cells": each}) for each in cells)
+
+
+_ADDED = ("chosen",)
+"""Fields of a cell's scores that were added while hashes of deliveries covered all fields, the oldest first."""
+
+
+def _sha256(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from datetime import date
 
 from thiefbench.engine_revision import engine_revision
-from thiefbench.leaderboard.deliveries import delivery_sha256, named
+from thiefbench.leaderboard.deliveries import delivery_sha256s, named
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.manifest import Delivery
 from thiefbench.leaderboard.verification.verdict import ORDER, DeliveryVerdict, Verdict, Verification
@@ -43,19 +43,19 @@ def verdicts(
         today: the date of this one.
     """
     kept = {} if earlier is None or earlier.engine_revision != engine_revision() else _by_hash(earlier)
-    hashes = [delivery_sha256(entry, delivery, in_place) for delivery in entry.manifest.deliveries]
-    keeping = any(digest in kept for digest in hashes)
+    hashes = [delivery_sha256s(entry, delivery, in_place) for delivery in entry.manifest.deliveries]
+    keeping = any(not kept.keys().isdisjoint(each) for each in hashes)
     outdated = of_other_version(entry, specs) if keeping and specs else set()
     made = []
-    for delivery, digest in zip(entry.manifest.deliveries, hashes, strict=True):
+    for delivery, (digest, *earlier_ones) in zip(entry.manifest.deliveries, hashes, strict=True):
         now = DeliveryVerdict(
             seeds=delivery.seeds,
             sha256=digest,
             verdict=verdict if delivery in found else "self-reported",
             verified=today,
         )
-        before = None if delivery in found or outdated & {*delivery.seeds} else kept.get(digest)
-        made.append(before or now)
+        same = [kept[each] for each in (digest, *earlier_ones) if each in kept]
+        made.append(same[0] if same and delivery not in found and not outdated & {*delivery.seeds} else now)
     return tuple(made)
 
 

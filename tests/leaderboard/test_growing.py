@@ -19,9 +19,9 @@ from tests.leaderboard.tiny_entries import CHEATS, NUMERICS, Made, made, suite
 from thiefbench.engine.keys import SECRET_BYTES
 from thiefbench.leaderboard import growing, rows, submit
 from thiefbench.leaderboard.archive import WrongArchiveError
-from thiefbench.leaderboard.deliveries import delivery_sha256
+from thiefbench.leaderboard.deliveries import delivery_sha256, delivery_sha256s
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
-from thiefbench.leaderboard.verification.verdict import Verification, write_verification
+from thiefbench.leaderboard.verification.verdict import Verification, read_verification, write_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
 from thiefbench.suite.execution import cell_identity
 from thiefbench.suite.scenario import Suite
@@ -276,6 +276,39 @@ def test_a_verdict_is_of_every_file_of_the_source(tmp_path: Path) -> None:
     for files, same in ((other, False), (scores, True)):
         manifest = entry.manifest.model_copy(update={"files": files})
         assert (delivery_sha256(Entry(entry.folder, manifest, entry.cells), first) == before) == same
+
+
+def test_a_hash_of_an_earlier_version_keeps_its_verdict(grown: Grown, tmp_path: Path) -> None:
+    """An entry may have been verified before its cells had all the fields that they have now."""
+    seen = tmp_path / "verified"
+    found = verified(grown.two.folder, grown.archive(FIRST), grown.archive(SECOND))
+    entry = read_entry(grown.two.folder)
+    named = [delivery_sha256s(entry, each) for each in entry.manifest.deliveries]
+    assert {len({*each}) for each in named} == {3}, "of now, with the field that was added, and before"
+    for hashes in zip(*named, strict=True):
+        pairs = zip(found.deliveries, hashes, strict=True)
+        told = [each.model_copy(update={"sha256": sha256}) for each, sha256 in pairs]
+        write_verification(seen, found.model_copy(update={"deliveries": tuple(told)}))
+        kept = verified(grown.two.folder, earlier=seen)
+        assert {each.verdict for each in kept.deliveries} == {"rescored"}
+
+
+def test_rows_of_the_board_may_go_on_without_losing_their_verdicts() -> None:
+    """Their archives are not here, so a field that is added to cells must not change the hashes of their deliveries."""
+    board = Path(__file__).parents[2] / "leaderboard"
+    counted = 0
+    for folder in sorted(board.glob("entries/*/entry.json")):
+        if "defense" not in json.loads(folder.read_text()):
+            continue  # an attack, which has no deliveries
+        entry = read_entry(folder.parent)
+        seen = read_verification(board / "verified", entry)
+        grows = entry.published and len(entry.manifest.seeds) < 5
+        if seen is not None and seen.deliveries and grows and seen.verdict != "self-reported":
+            known = {each.sha256 for each in seen.deliveries}
+            for delivery in entry.manifest.deliveries:
+                assert not known.isdisjoint(delivery_sha256s(entry, delivery)), entry.manifest.slug
+                counted += 1
+    assert counted
 
 
 def test_an_archive_belongs_to_one_delivery(grown: Grown, tmp_path: Path) -> None:
