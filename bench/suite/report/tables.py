@@ -40,10 +40,30 @@ class Shown:
 
 
 def short_names(attacks: Sequence[str]) -> list[str]:
-    """A heading for every attack: its name, that of an attack it is built around, numbered where several have it."""
-    names = [_short_name(attack) for attack in attacks]
-    before = [names[:place].count(name) for place, name in enumerate(names)]
-    return [f"{name} {count + 1}" if count else name for name, count in zip(names, before, strict=True)]
+    """A heading for every attack: its name, that of an attack it is built around, and what tells it from earlier ones.
+
+    That is the numbers among its arguments that none of these has, or a count where there are none or they are long.
+    """
+    names: list[str] = []
+    for place, attack in enumerate(attacks):
+        name = _short_name(attack)
+        alike = [other for other in attacks[:place] if _short_name(other) == name]
+        told = f"{name} {_arguments_apart(attack, alike) or len(alike) + 1}" if alike else name
+        names.append(f"{name} {len(alike) + 1}" if told in names else told)
+    return names
+
+
+_APART = 24
+"""Most characters of the arguments in a heading."""
+
+
+def _arguments_apart(attack: str, others: Sequence[str]) -> str:
+    """The numbers among an attack's arguments that no other has; empty where there are none or they are long."""
+    known = [registry.parse("attack", other).arguments for other in others]
+    own = sorted(registry.parse("attack", attack).arguments.items())
+    numbers = [(name, value) for name, value in own if isinstance(value, int | float)]
+    told = ", ".join(f"{name}={value}" for name, value in numbers if all(value != each.get(name) for each in known))
+    return told if len(told) <= _APART else ""
 
 
 def headings(columns: Sequence[MatrixColumn]) -> dict[MatrixColumn, str]:
