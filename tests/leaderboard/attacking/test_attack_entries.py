@@ -468,7 +468,7 @@ def test_the_board_says_who_broke_what(hums: Attacked, listed: Made, tmp_path: P
     page = (tmp_path / "site/entries/hums-at-will.html").read_text()
     assert "Threat model" in page
     assert "<mark>" in page, "the payload is marked"
-    assert "Attacks by outsiders" in (tmp_path / "site/index.html").read_text()
+    assert "Submitted attacks" in (tmp_path / "site/index.html").read_text()
     data = json.loads((tmp_path / "site/board.json").read_text())
     (said,) = data["suites"][0]["attacks_by_outsiders"]
     assert (said["slug"], said["trust"], said["since"]) == ("hums-at-will", "rescored", date.today().isoformat())
