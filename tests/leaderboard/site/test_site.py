@@ -188,6 +188,27 @@ class TestPlaces:
         assert (field["limits"], field["good_seeds"]) == ("interval", 5)
         utility = suite["rows"][0]["utility"]
         assert (utility["limits"], utility["low"], utility["high"]) == ("equal", None, None), "no certain interval"
+
+    @pytest.mark.parametrize(
+        ("other", "said"),
+        [
+            (0.9, "each held against every attack at <b>5 of 5 seeds, \u2265 0.55</b>."),
+            (0.2, "they held against every attack at 5 of 5 seeds, \u2265 0.55; 4 of 5 seeds, \u2265 0.34."),
+        ],
+    )
+    def test_what_all_of_the_first_have_in_common_is_said_once(
+        self, made: tuple[Path, Path], other: float, said: str, tmp_path: Path
+    ) -> None:
+        entries, seen = made
+
+        def says(cell: CellSpec) -> Numbers:
+            return prevents(other if cell.seed == 3 and cell.role == "attack" and "dos" in cell.attack else 0.9)(cell)
+
+        verified(seen, entry(entries, "good", prevents(0.9), STANDARD), "re-executed")
+        verified(seen, entry(entries, "twin", says, STANDARD), "re-executed")
+        write_site(tmp_path / "site", entries, seen)
+        text = html.unescape((tmp_path / "site/index.html").read_text())
+        assert f"2 defenses share first place: \u201cGood\u201d, \u201cTwin\u201d; {said}" in text
         (line, *_) = csv.DictReader(io.StringIO((tmp_path / "site/board.csv").read_text()))
         assert (line["worst_case_good_seeds"], line["utility_low"], line["utility_good_seeds"]) == ("4", "", "5")
 
