@@ -21,7 +21,7 @@ _SDP: Final = ("flash", "mem_efficient", "math", "cudnn")
 
 
 SPINS: Final = "10000"
-"""How often a waiting thread looks again before it sleeps: for longer than most waits, and for less than 1 ms."""
+"""How often a waiting thread looks again before it sleeps; `tests.benchmarks.waiting` compares it with the default."""
 
 Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 """How it is read and set."""

@@ -151,26 +151,20 @@ def delivered(entry: Entry, deliveries: Sequence[Delivery]) -> Entry:
     return part
 
 
-def delivery_sha256(entry: Entry, delivery: Delivery, in_place: Collection[str] = ()) -> str:
-    """A hash of all that a verification of a delivery rests on.
+def delivery_sha256s(entry: Entry, delivery: Delivery, in_place: Collection[str] = ()) -> tuple[str, ...]:
+    """Hashes of all that a verification of a delivery rests on: today's, then those of earlier versions.
 
-    It covers the delivery itself, its cells, the content of published cells that it refers to, and of the rest of the
+    They cover the delivery itself, its cells, the content of published cells that it refers to, and of the rest of the
     entry the suite, the defense with every file of its source and its weights, and the numerics.
+
+    Today's leaves out the fields of cells that have their default, so that a field which a later version adds does not
+    change it. Earlier ones hashed every field: `chosen` as well, and, until it was added, all the others.
 
     Args:
         entry: that it belongs to.
         delivery: of it.
         in_place: ids of the cells that the entry brings in place of published ones. A verdict from before these were
             published is of another content.
-    """
-    return delivery_sha256s(entry, delivery, in_place)[0]
-
-
-def delivery_sha256s(entry: Entry, delivery: Delivery, in_place: Collection[str] = ()) -> tuple[str, ...]:
-    """`delivery_sha256`, and the hashes that earlier versions of the benchmark gave the same content.
-
-    Fields of a cell that have their default are left out, so that one which a later version adds changes no hash.
-    Earlier versions hashed all the fields that there were; `_ADDED` names those that came later.
     """
     part = delivered(entry, [delivery])
     manifest = entry.manifest
@@ -186,15 +180,13 @@ def delivery_sha256s(entry: Entry, delivery: Delivery, in_place: Collection[str]
         "in_place": sorted(cell.cell_id for cell in part.brought if cell.cell_id in in_place),
         "own_shared": bool(manifest.own_shared),
     }
-    cells = [[cell.model_dump(mode="json", exclude_defaults=True) for cell in part.brought]]
-    for number in range(len(_ADDED), -1, -1):
-        unset = [{name for name in _ADDED[number:] if not getattr(cell, name)} for cell in part.brought]
-        cells.append([cell.model_dump(mode="json", exclude=out) for cell, out in zip(part.brought, unset, strict=True)])
+    whole = [cell.model_dump(mode="json") for cell in part.brought]
+    cells = (
+        [cell.model_dump(mode="json", exclude_defaults=True) for cell in part.brought],
+        whole,
+        [{name: value for name, value in cell.items() if (name, value) != ("chosen", "")} for cell in whole],
+    )
     return tuple(_sha256(content | {"cells": each}) for each in cells)
-
-
-_ADDED = ("chosen",)
-"""Fields of a cell's scores that were added while hashes of deliveries covered all fields, the oldest first."""
 
 
 def _sha256(content: Mapping[str, object]) -> str:

@@ -44,18 +44,17 @@ def verdicts(
     """
     kept = {} if earlier is None or earlier.engine_revision != engine_revision() else _by_hash(earlier)
     hashes = [delivery_sha256s(entry, delivery, in_place) for delivery in entry.manifest.deliveries]
-    keeping = any(not kept.keys().isdisjoint(each) for each in hashes)
-    outdated = of_other_version(entry, specs) if keeping and specs else set()
+    befores = [next((kept[each] for each in of_one if each in kept), None) for of_one in hashes]
+    outdated = of_other_version(entry, specs) if any(befores) and specs else set()
     made = []
-    for delivery, (digest, *earlier_ones) in zip(entry.manifest.deliveries, hashes, strict=True):
+    for delivery, (today_sha256, *_), before in zip(entry.manifest.deliveries, hashes, befores, strict=True):
         now = DeliveryVerdict(
             seeds=delivery.seeds,
-            sha256=digest,
+            sha256=today_sha256,
             verdict=verdict if delivery in found else "self-reported",
             verified=today,
         )
-        same = [kept[each] for each in (digest, *earlier_ones) if each in kept]
-        made.append(same[0] if same and delivery not in found and not outdated & {*delivery.seeds} else now)
+        made.append(now if before is None or delivery in found or outdated & {*delivery.seeds} else before)
     return tuple(made)
 
 

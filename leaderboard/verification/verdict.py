@@ -77,7 +77,7 @@ class DeliveryVerdict(BaseModel):
 
     Attributes:
         seeds: that it brought.
-        sha256: `thiefbench.leaderboard.deliveries.delivery_sha256`; the verdict is of no other content.
+        sha256: one of `thiefbench.leaderboard.deliveries.delivery_sha256s`; the verdict is of no other content.
         verdict: see `Verdict`.
         verified: the date.
     """

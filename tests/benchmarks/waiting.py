@@ -1,6 +1,6 @@
 """Seconds a round on two threads while other processes keep the processor busy, with and without early sleep.
 
-    python tests/benchmarks/waiting.py [--busy 0 --busy 2 --busy 4] [--repeats 5] [--rounds 4]
+    python -m tests.benchmarks.waiting [--busy 0 --busy 2 --busy 4] [--repeats 5] [--rounds 4]
 
 `thiefbench` lets torch's threads sleep after 10,000 looks for each other in place of 300,000, the default of the OpenMP
 library. The two are run in turn, each in a process of its own; the first round, which warms up, is left out. Printed
@@ -10,19 +10,15 @@ are seconds a round and ratios pair by pair: median [min, max]. About twenty min
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from tests.benchmarks.speed import WARM_UP, Programs, show
 from thiefbench.torch_settings import SPINS
-
-SPEED = Path(__file__).with_name("speed.py")
-CHOSEN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
 
 @contextmanager
@@ -39,15 +35,10 @@ def busy(count: int) -> Iterator[None]:
 
 def seconds(rounds: int, **environment: str) -> float:
     """Median seconds of a round, the first left out."""
-    command = [sys.executable, str(SPEED), "--ours", "--rounds", str(rounds + 1)]
-    plain = {name: value for name, value in os.environ.items() if name not in CHOSEN}
-    done = subprocess.run(command, env=plain | environment, capture_output=True, text=True, check=True)
-    return statistics.median(json.loads(done.stdout.splitlines()[-1])["round_s"][1:])
-
-
-def shown(values: list[float]) -> str:
-    """Median and range."""
-    return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        os.environ.pop(name, None)
+    os.environ.update(environment)
+    return statistics.median(Programs("micro-math").us(WARM_UP + rounds)["round_s"][WARM_UP:])
 
 
 def main() -> None:
@@ -61,8 +52,9 @@ def main() -> None:
         with busy(count):
             pairs = [(seconds(asked.rounds), seconds(asked.rounds, GOMP_SPINCOUNT=SPINS)) for _ in range(asked.repeats)]
         default, ours = (list(values) for values in zip(*pairs, strict=True))
-        ratios = shown([one / other for one, other in pairs])
-        print(f"{count} busy: default {shown(default)} s, ours {shown(ours)} s, ratio {ratios}", flush=True)
+        show(f"{count} busy: the default", default, "s a round")
+        show(f"{count} busy: ours", ours, "s a round")
+        show(f"{count} busy: the default to ours", [one / other for one, other in pairs], "")
 
 
 if __name__ == "__main__":

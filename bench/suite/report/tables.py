@@ -44,13 +44,17 @@ def short_names(attacks: Sequence[str]) -> list[str]:
 
     That is the numbers among its arguments that none of these has, or a count where there are none or they are long.
     """
-    names: list[str] = []
-    for place, attack in enumerate(attacks):
+    headings: list[str] = []
+    earlier: dict[str, list[str]] = {}
+    for attack in attacks:
         name = _short_name(attack)
-        alike = [other for other in attacks[:place] if _short_name(other) == name]
-        told = f"{name} {_arguments_apart(attack, alike) or len(alike) + 1}" if alike else name
-        names.append(f"{name} {len(alike) + 1}" if told in names else told)
-    return names
+        alike = earlier.setdefault(name, [])
+        numbered = f"{name} {len(alike) + 1}" if alike else name
+        apart = _arguments_apart(attack, alike) if alike else ""
+        told = f"{name} {apart}" if apart else numbered
+        headings.append(numbered if told in headings else told)
+        alike.append(attack)
+    return headings
 
 
 _APART = 24

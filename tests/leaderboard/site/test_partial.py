@@ -17,7 +17,7 @@ import pytest
 from tests.bench.handmade import Numbers
 from tests.leaderboard.made_entries import entry, prevents, shared, verified
 from tests.leaderboard.site.test_site import STANDARD, made, ranks, row
-from thiefbench.leaderboard.deliveries import delivery_sha256
+from thiefbench.leaderboard.deliveries import delivery_sha256s
 from thiefbench.leaderboard.manifest import Delivery, Packed
 from thiefbench.leaderboard.site.board import board
 from thiefbench.leaderboard.site.index_page import shown_suite
@@ -174,7 +174,7 @@ class TestPartialEntries:
         grown = entry(entries, "grown", prevents(0.9), STANDARD, later=later, schema_version=3)
         first, *others = (
             DeliveryVerdict(
-                seeds=each.seeds, sha256=delivery_sha256(grown, each), verdict=verdict, verified=date(2026, 11, day)
+                seeds=each.seeds, sha256=delivery_sha256s(grown, each)[0], verdict=verdict, verified=date(2026, 11, day)
             )
             for each, verdict, day in zip(
                 grown.manifest.deliveries, ("re-executed", *["rescored"] * 4), range(20, 25), strict=True
