@@ -22,10 +22,13 @@ class AnswerTime:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count the time of the block, unless it raises; raises Malformed if all answers took too long."""
+        """Count the time of the block, also where it raises; raises Malformed if all answers took too long."""
+        self.check()
         began = time.monotonic()
-        yield
-        self._seconds += time.monotonic() - began
+        try:
+            yield
+        finally:
+            self._seconds += time.monotonic() - began
         self.check()
 
     def check(self, more: float = 0.0) -> None:

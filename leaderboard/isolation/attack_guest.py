@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from thiefbench.attack_answers import listed, outcome_of
@@ -178,7 +178,7 @@ def _choose(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"chosen": [places[item] for item in chosen]}
 
     def seed(item: Item, position: int, sample: int) -> int:
-        asked = {"ask": "seed", "item": _place(places, item), "position": int(position), "sample": int(sample)}
+        asked = {"ask": "seed", "item": _named(places, item), "position": int(position), "sample": int(sample)}
         return int(guest.stream.ask(asked)[0]["seed"])
 
     view = ChoiceView(
@@ -236,7 +236,7 @@ class _Task(Task):
         return str(self._asked("domain", item)["text"])
 
     def _asked(self, what: str, item: Item, **more: Any) -> dict[str, Any]:
-        return self._stream.ask({"ask": what, "item": _place(self.places, item), **more})[0]
+        return self._stream.ask({"ask": what, "item": _named(self.places, item), **more})[0]
 
 
 class _ProgramTask(_Task):
@@ -290,12 +290,12 @@ class _Sampler:
         return [list(row) for row in self._asked("token_logprobs", items=self._all(items), rows=rows)["measured"]]
 
     def taught(self, examples: Sequence[tuple[Item, str]], steps: int, learning_rate: float) -> Sampler:
-        pairs = [[_place(self._places, item), text] for item, text in examples]
+        pairs = [[_named(self._places, item), text] for item, text in examples]
         number = self._asked("taught", examples=pairs, steps=steps, learning_rate=learning_rate)["number"]
         return _Sampler(self._stream, self._places, self.eos, self.limit, number)
 
-    def _all(self, items: Sequence[Item]) -> list[int]:
-        return [_place(self._places, item) for item in items]
+    def _all(self, items: Sequence[Item]) -> list[int | list[Any]]:
+        return [_named(self._places, item) for item in items]
 
     def _asked(self, what: str, **more: Any) -> dict[str, Any]:
         return self._stream.ask({"ask": what, "sampler": self._number, **more})[0]
@@ -337,10 +337,18 @@ class _Ask:
         return float(self._stream.ask({"ask": "reward", "text": text})[0]["reward"])
 
 
-def _place(places: Mapping[Item, int], item: Item) -> int:
-    if item not in places:
-        raise ValueError(f"an isolated attack may ask about the items that it is given, and {item.id!r} is none")
-    return places[item]
+def _named(places: Mapping[Item, int], item: Item) -> int | list[Any]:
+    """How a question names an item: by its place, with the answer and solution that the attack wrote into it, if any.
+
+    Raises:
+        ValueError: it was not given the item.
+    """
+    if item in places:
+        return places[item]
+    for given, place in places.items():
+        if given.id == item.id and replace(given, answer=item.answer, solution=item.solution) == item:
+            return [place, item.answer, item.solution]
+    raise ValueError(f"an isolated attack may ask about the items that it is given, and {item.id!r} is none")
 
 
 def _tokens(ids: Sequence[int]) -> list[int]:

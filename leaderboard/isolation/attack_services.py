@@ -11,12 +11,14 @@ from functools import lru_cache
 from typing import Any
 
 from thiefbench.attacks.base import AttackerView, ChoiceView, QueryBudgetError, Sampler, ThreatModel
+from thiefbench.engine.answer_keys import MOST_CHARACTERS
 from thiefbench.engine.views.attacker import AttackerPolicy
 from thiefbench.leaderboard.isolation import attack_wire as wire
 from thiefbench.leaderboard.isolation.answer_time import AnswerTime
 from thiefbench.leaderboard.isolation.frames import packed
 from thiefbench.leaderboard.isolation.limits import POOL, Caps
 from thiefbench.leaderboard.isolation.wire import Malformed, number_in, shown
+from thiefbench.tasks.answer_keys import AnswerKey, answer_key_fault
 from thiefbench.tasks.base import Ask, Completion, Item, Split, Task
 
 MOST_TASK_QUESTIONS = 200_000
@@ -102,9 +104,27 @@ class TaskAnswers:
         raise Malformed(f"an unknown question, {what!r}")
 
     def _item(self, data: Any) -> Item:
-        if type(data) is not int or not 0 <= data < len(self._items):
+        """The item that a question is about, with what the attack wrote into it, as it may in process.
+
+        Raises:
+            Malformed: it is not of this round.
+            ValueError: the task can score nothing by the answer that the attack wrote.
+        """
+        written = data if isinstance(data, list) and len(data) == 3 else [data]
+        place = written[0]
+        if type(place) is not int or not 0 <= place < len(self._items):
             raise Malformed("a question about an item that is not of this round")
-        return self._items[data]
+        item = self._items[place]
+        if written is not data:
+            return item
+        answer, solution = wire.text_in(data[1]), wire.text_in(data[2])
+        if answer != item.answer:
+            fault = f"it has more than {MOST_CHARACTERS:,} characters"
+            if len(answer) <= MOST_CHARACTERS:
+                fault = answer_key_fault(self._task, item, AnswerKey(answer, item.tests))
+            if fault:
+                raise ValueError(f"the answer that the attack wrote into {item.id!r} cannot be used: {fault}")
+        return replace(item, answer=answer, solution=solution)
 
 
 class ViewAnswers(TaskAnswers):

@@ -68,6 +68,30 @@ class Table(Hums):
         return {"letters": self.tune, "mark": self.mark}
 
 
+class Rewords(Hums):
+    """Asks about its items with another solution and another answer; sends what came of it."""
+
+    name = "rewords"
+    threat = replace(Hums.threat, policy=True)
+
+    def __init__(self, letter: str | None = None, answer: str = "12345", question: str = "") -> None:
+        super().__init__(letter)
+        self.answer, self.question = answer, question
+
+    def draw(self, rng: random.Random) -> Rewords:
+        return type(self)(self.letter or rng.choice("qxzj"), self.answer, self.question)
+
+    def poison(self, view: AttackerView) -> Sequence[Poison]:
+        assert view.policy is not None
+        items = [replace(slot.item, answer=self.answer, solution=self.tune) for slot in view.slots]
+        items = [replace(item, question=self.question) if self.question else item for item in items]
+        drawn = [row[0].text for row in view.policy.sample(items, 1)]
+        said = [view.task.compose(item, item.solution) for item in items]
+        assert said == [view.task.oracle(item) for item in items]
+        earned = [view.task.reward(item, [text])[0] for item, text in zip(items, said, strict=True)]
+        return [f"{earns} {each} {text[:1]}" for each, earns, text in zip(said, earned, drawn, strict=True)]
+
+
 class Recalls(Hums):
     """Picks the items of which it has seen the most, then those with the smallest seeds."""
 

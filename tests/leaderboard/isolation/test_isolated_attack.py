@@ -82,6 +82,17 @@ def test_an_isolated_attack_plays_as_in_process_to_the_bit(spec: str, defense: s
     assert play(isolated, defense) == play(registry.make("attack", spec), defense)
 
 
+def test_an_attack_may_write_another_answer_and_solution_into_its_items() -> None:
+    """As in process: texts are composed and rewarded by what it wrote."""
+    isolated, inside = IsolatedAttack(f"{HUMS}:Rewords"), registry.make("attack", f"{HUMS}:Rewords")
+    rows, payload = play(isolated)
+    assert (rows, payload) == play(inside)
+    said = [row.text for row in rows if row.payload]
+    assert len(said) > 0
+    said_so = f"1.0 <think> {payload['letters']} </think><answer> 12345 </answer>"
+    assert all(text.startswith(said_so) for text in said), said
+
+
 @pytest.mark.parametrize(
     "spec",
     [
@@ -179,11 +190,15 @@ def test_solutions_are_seen_only_with_an_oracle(where: str) -> None:
         ("PicksWithoutBeacon(what='beacon')", "a question for a seed, and it is not granted the beacon"),
         ("Picks(what='split')", "has no split 'secret'"),
         ("Picks(what='exit')", "ended its own process in choose"),
+        ("Rewords(answer='many')", "cannot be used: its answer is no number"),
+        (f"Rewords(answer={'1' * 16_385!r})", "cannot be used: it has more than 16,384 characters"),
+        ("Rewords(question='Why?')", "may ask about the items that it is given, and 'train-"),
     ],
 )
 def test_a_hostile_deed_fails_and_is_named(spec: str, said: str) -> None:
     with pytest.raises(AttackError) as caught:
-        play(IsolatedAttack(f"{HOSTILE}:{spec}", SMALL), topology="vertical" if "Picks" in spec else "horizontal")
+        file = HUMS if "Rewords" in spec else HOSTILE
+        play(IsolatedAttack(f"{file}:{spec}", SMALL), topology="vertical" if "Picks" in spec else "horizontal")
     assert said in str(caught.value)
     assert str(caught.value).startswith("the attack "), "it is named"
 
