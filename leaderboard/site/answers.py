@@ -44,7 +44,7 @@ def answers(board: SuiteBoard, names: Mapping[str, str]) -> list[Answer]:
 def best_row(board: SuiteBoard) -> BoardRow | None:
     """The first ranked row whose numbers were checked, or where there is none, the one with the best worst case.
 
-    Rows whose numbers were checked go before others, then those with more seeds of the suite.
+    Rows whose numbers were checked go before others; of equal ones, the one with more seeds of the suite.
     """
     ranked = [row for row in defenses(board) if row.row.place.number is not None and not row.provisional]
     if ranked:
@@ -68,7 +68,7 @@ def _equal_to(best: BoardRow, board: SuiteBoard) -> int:
     """How many other rows without a place are as good to the last digit shown, and as far checked and run."""
 
     def known(row: BoardRow) -> tuple[bool, int, str]:
-        checked, seeds, *_ = unranked_order(row)
+        checked, _, seeds, *_ = unranked_order(row)
         return checked, seeds, show_summary(row.row.place.worst.summary, "ratio").value if row.row.place.worst else ""
 
     if best.row.place.number is not None:

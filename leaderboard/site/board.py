@@ -283,15 +283,15 @@ def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[
     return SuiteBoard(suite, tuple(board_rows), table, tuple(apart), tuple(attacks), alike)
 
 
-def unranked_order(row: BoardRow) -> tuple[bool, int, float, float, str]:
-    """Sorts rows without a place: checked ones first, then those with more seeds, then by what they prevent.
+def unranked_order(row: BoardRow) -> tuple[bool, float, int, float, str]:
+    """Sorts rows without a place: checked ones first, then by their worst case as it is shown.
 
-    What they prevent is the worst case as it is shown, then the mean over attacks.
+    Of those with the same one, those with more seeds come first, then those that prevent more in the mean over attacks.
     """
     worst, checked = row.row.place.worst, row.judged.trust in CHECKED
     known = [field.prevented.mean for field in row.row.fields.values() if field.prevented is not None]
     least, mean = (-math.inf, 0.0) if worst is None else (round(worst.summary.mean, 2), round(fmean(known), 2))
-    return not checked, -len(row.judged.entry.manifest.seeds), -least, -mean, row.row.defense
+    return not checked, -least, -len(row.judged.entry.manifest.seeds), -mean, row.row.defense
 
 
 def _best_of_partial_first(rows: Sequence[BoardRow]) -> list[BoardRow]:

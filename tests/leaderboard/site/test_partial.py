@@ -91,7 +91,7 @@ class TestPartialEntries:
             if verdict:
                 verified(seen, of, verdict)
         own = [each.judged.label for each in board(entries, seen).suites[0].rows if each.own]
-        assert own == ["f-ranked", "d-nothing-at-three", "c-half", "a-little", "b-nothing", "e-said"]
+        assert own == ["f-ranked", "c-half", "d-nothing-at-three", "a-little", "b-nothing", "e-said"]
 
     def test_what_auto_chose_against_a_row_is_shown(self, made: tuple[Path, Path], tmp_path: Path) -> None:
         entries, seen = made
@@ -150,6 +150,13 @@ class TestPartialEntries:
         assert not shown["ranks"] and not shown["firsts"]
         best = shown["answers"][0]
         assert "is prevented by \u201cTwo\u201d" in best.text and best.text.endswith("it rests on 2 of 5 seeds.")
+
+    def test_more_seeds_that_prevent_nothing_are_not_called_the_best(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "nothing", prevents(0.0), STANDARD, seeds=(0, 1, 2)), "rescored")
+        verified(seen, entry(entries, "much", prevents(0.8), STANDARD, seeds=(0, 1)), "rescored")
+        best = shown_suite(board(entries, seen).suites[0], 1)["answers"][0]
+        assert "is prevented by \u201cMuch\u201d" in best.text and best.text.endswith("it rests on 2 of 5 seeds.")
 
     def test_of_equally_good_rows_without_a_place_none_is_called_the_best_alone(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
