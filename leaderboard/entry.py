@@ -55,6 +55,7 @@ ENTRY_BYTES: Final = 200_000
 _LOOSELY, _FEW = 1.125, 64
 """How much larger the compressed scores may be than zlib makes them here: others compress a little otherwise."""
 _MOST_PATHS: Final = 10 * MOST_FILES
+_MOST_DEPTH: Final = 16
 """Most files and folders that are looked at: what is said to be an entry may be the root of a disk."""
 
 
@@ -357,7 +358,7 @@ def present_files(folder: Path) -> dict[str, Path]:
         EntryError: it holds something else than plain files and folders, too many, or scores that are not compressed.
     """
     present: dict[str, Path] = {}
-    for number, path in enumerate(folder.rglob("*")):
+    for number, path in enumerate(_paths(folder)):
         if number > _MOST_PATHS or len(present) > MOST_FILES + 2:
             raise EntryError(f"{folder} holds more than {MOST_FILES} files")
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
@@ -367,6 +368,22 @@ def present_files(folder: Path) -> dict[str, Path]:
     if SCORES in present:
         raise EntryError(f"{present[SCORES]} is not compressed; an entry has {STORED_SCORES}")
     return dict(sorted((SCORES if name == STORED_SCORES else name, path) for name, path in present.items()))
+
+
+def _paths(folder: Path) -> Iterator[Path]:
+    """Everything in a folder at any depth, as `Path.rglob` but without recursion; whoever asks on refuses links.
+
+    Raises:
+        EntryError: folders lie deeper in one another than entries need.
+    """
+    waiting = [folder]
+    while waiting:
+        for path in waiting.pop().iterdir():
+            yield path
+            if path.is_dir():
+                if len(path.relative_to(folder).parts) > _MOST_DEPTH:
+                    raise EntryError(f"{folder} holds folders that lie more than {_MOST_DEPTH} deep in one another")
+                waiting.append(path)
 
 
 def sized_scores(folder: Path, present: Mapping[str, Path], manifest: str, most: int) -> bytes:

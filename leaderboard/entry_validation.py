@@ -32,7 +32,7 @@ from thiefbench.leaderboard.published import label_of
 from thiefbench.leaderboard.rows import wanted
 from thiefbench.package_meaning import DATA
 from thiefbench.sources import is_of_package, source_files
-from thiefbench.suite.analysis.ranking import ANCHORS, anchor_of
+from thiefbench.suite.analysis.ranking import ANCHORS
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import file_sha256
 from thiefbench.tasks.text import one_line
@@ -45,7 +45,6 @@ NOT_VERIFIABLE = (
     "what a class of your own is built around by its spec string cannot be verified; construct it in __init__ instead, "
     "without such an argument"
 )
-_TYPE_CHECKING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 _IMPORTING = ("importlib.import_module", "importlib.util.find_spec", "builtins.__import__")
 _FLOORS: dict[Guests, tuple[str, str]] = {
     "defense": ("thiefbench.defenses", "thiefbench.tasks"),
@@ -66,10 +65,10 @@ def cells_of(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
 
     Raises:
         EntryError: its seeds are not the first ones of the suite, or it lacks cells at one of these, has more, or has
-            them in another order; see also `check_anchor`.
+            them in another order; see also `check_defense`.
     """
     manifest = entry.manifest
-    check_anchor(entry, suite)
+    check_defense(entry, suite)
     check_seeds(manifest.seeds, suite)
     specs = [(suite.part_of(s), s) for s in wanted(suite, manifest.seeds, manifest.numerics, manifest.defense)]
     expected = [(part, s.role, s.attack, s.defense, s.seed) for part, s in specs]
@@ -85,21 +84,30 @@ def cells_of(entry: Entry, suite: Suite) -> list[tuple[str, CellSpec]]:
     return specs
 
 
-def check_anchor(entry: Entry, suite: Suite) -> None:
-    """Check that an entry of one of the benchmark's own rows is one that the suite has.
+def check_defense(entry: Entry, suite: Suite) -> None:
+    """Check that what an entry calls its defense can be made, and that it is no other form of the benchmark's own rows.
 
-    Such rows hold no place and are shown by their spec string, in which a stranger could write anything.
+    Rows are shown by their spec string, in which a stranger could write anything. No code of the entry is loaded.
 
     Raises:
-        EntryError: it is the same defense with arguments of its own.
+        EntryError: it is one of the benchmark's own rows with arguments of its own or together with others, or it names
+            a declared defense with arguments that this does not have, or not in the canonical form.
     """
     defense = entry.manifest.defense
     own = {*ANCHORS, *(registry.canonical("defense", each) for each in suite.defenses)}
-    if (anchor := anchor_of(defense)) and defense not in own:
-        raise EntryError(
-            f"{one_line(defense, 60)} is {anchor}, a row of the benchmark itself, with other arguments than in "
-            f"{suite.title}, and it is not accepted"
-        )
+    try:
+        named = {target for kind, target in registry.named_in("defense", entry.spec) if kind == "defense"}
+        if anchors := sorted(named & {*ANCHORS}) if defense not in own else []:
+            raise EntryError(
+                f"{one_line(defense, 60)} is or holds {anchors[0]}, a row of the benchmark itself, in another form "
+                f"than in {suite.title}, and it is not accepted"
+            )
+        registry.check_names("defense", entry.spec)
+        plain = defense if ":" in defense else registry.canonical("defense", defense)
+    except registry.SpecStringError as error:
+        raise EntryError(f"the defense {one_line(defense, 60)} cannot be made: {error}") from error
+    if plain != defense:
+        raise EntryError(f"the defense {one_line(defense, 60)} is written {one_line(plain, 60)} in entries")
 
 
 def check_source(entry: Entry, kind: Guests = "defense") -> None:
@@ -152,7 +160,10 @@ def built_around_others(spec: str) -> str:
         classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name]
         arguments = (each for cls in classes for each in ast.walk(cls) if isinstance(each, ast.arg))
         for each in arguments:
-            annotation = "" if each.annotation is None else ast.unparse(each.annotation)
+            try:
+                annotation = "" if each.annotation is None else ast.unparse(each.annotation)
+            except RecursionError:
+                return f"the annotation of its argument {each.arg} is nested too deeply to be read"
             if each.arg in texts and re.search(r"\b(Defense|Attack)\b", annotation):
                 return f"its argument {each.arg} is a plugin, and {NOT_VERIFIABLE}"
     return ""
@@ -305,7 +316,8 @@ def _for_type_checkers(tree: ast.Module) -> set[ast.stmt]:
     return {
         each
         for node in conditions
-        if ast.unparse(node.test) in _TYPE_CHECKING or full_name(node.test, aliases) in _TYPE_CHECKING
+        if (isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING")
+        or full_name(node.test, aliases) == "typing.TYPE_CHECKING"
         for each in node.body
     }
 

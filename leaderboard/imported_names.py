@@ -20,8 +20,11 @@ def aliases_of(tree: ast.Module) -> dict[str, str]:
 
 def full_name(node: ast.AST, aliases: Mapping[str, str]) -> str:
     """The dotted name of what an expression names through an import; empty if it names anything else."""
-    if isinstance(node, ast.Name):
-        return aliases.get(node.id, "open" if node.id == "open" else "")
-    if isinstance(node, ast.Attribute) and (before := full_name(node.value, aliases)):
-        return f"{before}.{node.attr}"
-    return ""
+    attributes = []
+    while isinstance(node, ast.Attribute):  # a stranger's file may nest them deeper than Python can recurse
+        attributes.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    first = aliases.get(node.id, "open" if node.id == "open" else "")
+    return ".".join((first, *reversed(attributes))) if first else ""

@@ -81,8 +81,8 @@ _LOOKS_LIKE: Final = str.maketrans(
     "lloh" + "laglll" + "abekmhonpctyx" + "rsljfhld" + "alkvoptu",
 )
 """Lower-case letters and digits that readers take for others, among them those of an all-Cyrillic or all-Greek name."""
-_ON_A_SUITE: Final = re.compile(r"(?<=\w)[\s_-]+on[\s_-]+[\w-]+$", re.IGNORECASE)
-"""The end of a name such as "guard on trial", or of a folder's such as guard-on-trial."""
+_ON_A_SUITE: Final = re.compile(r"(?<=\w)[\s_-]+(on|for)[\s_-]+.*$|\s*\([^=()]*\)\s*$", re.IGNORECASE)
+"""The end of a name such as "guard on trial" or "guard (new)", or of a folder's such as guard-on-trial."""
 _VERDICTS: Final = ("reexecuted", "rescored")
 """What the board says of an entry, and no entry of itself."""
 _TWO_LOOK_LIKE: Final = (("rn", "m"), ("vv", "w"))
@@ -105,8 +105,14 @@ def wrong_names(name: str, authors: Sequence[str], defense: str, baseline: bool)
         return f"the author {one_line(taken, 60)!r} is kept for the benchmark's own entries; name who made the defense"
     if not baseline and _seen(OWN) in _seen(name):
         return f"the name {one_line(name, 60)!r} is kept for the benchmark's own entries; give the entry another name"
-    if any(_seen(verdict) in _seen(name) for verdict in _VERDICTS):
-        return f"the name {one_line(name, 60)!r} gives a verdict, as only the board does; give the entry another name"
+    for what, each in (("name", name), ("defense", defense), *(("author", author) for author in authors)):
+        if any(_seen(verdict) in _seen(each) for verdict in _VERDICTS):
+            return f"the {what} {one_line(each, 60)!r} gives a verdict, as only the board does; write another one"
+    if (row := anchor_of(defense)) and _anchor_in(name) != row:
+        return (
+            f"the name {one_line(name, 60)!r} is given to {row}, a row of the benchmark itself; call its entry "
+            f"{defense!r}"
+        )
     if (anchor := _anchor_in(name)) and anchor_of(defense) != anchor:
         return (
             f"the name {one_line(name, 60)!r} is kept for {anchor}, a row of the benchmark itself; "

@@ -2,8 +2,8 @@
 
 Several sets of a suite hold the same cells, computed in different ways; against one of them, a row may look better. So
 a row belongs to the set that was computed as its own cells were. Where there is none that has all published cells, it
-belongs to the first one with the same settings and the same torch: a rule that its author cannot bend, with differences
-that are those of another processor alone.
+belongs to the first one with the same settings and the same torch, with differences that are those of another processor
+alone. What a row was computed with is its author's word until its cells were run again.
 """
 
 from __future__ import annotations

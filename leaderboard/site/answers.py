@@ -53,9 +53,16 @@ def best_row(board: SuiteBoard) -> BoardRow | None:
 
 
 def worst_first(board: SuiteBoard) -> list[int]:
-    """The places of a suite's attacks in its table, those first against which its defenses prevent least."""
+    """The places of a suite's attacks in its table, those first against which its defenses prevent least.
+
+    No row counts with more than 1 or less than -1: a single one could put an attack first.
+    """
     titles = [comparison.title for comparison in board.table.comparisons]
-    means = {title: fmean(values) for title in titles if (values := list(_prevented(board, title).values()))}
+    means = {
+        title: fmean(max(-1.0, min(1.0, value)) for value in values)
+        for title in titles
+        if (values := list(_prevented(board, title).values()))
+    }
     return sorted(range(len(titles)), key=lambda at: (means.get(titles[at], 2e9), at))
 
 
@@ -155,7 +162,8 @@ def _cost(row: BoardRow, names: Mapping[str, str]) -> Answer:
 
 
 def _prevented(board: SuiteBoard, title: str) -> dict[str, float]:
-    """The mean harm prevented under an attack, by defense."""
-    shown: Sequence[BoardRow] = [row for row in board.rows if row.own and row.row.place.status != "anchor"]
+    """The mean harm prevented under an attack, by defense; what nobody checked counts only where nothing was."""
+    every: Sequence[BoardRow] = [row for row in board.rows if row.own and row.row.place.status != "anchor"]
+    shown = [row for row in every if row.judged.trust in CHECKED] or every
     fields = {row.row.defense: row.row.fields.get(title) for row in shown}
     return {name: each.prevented.mean for name, each in fields.items() if each is not None and each.prevented}

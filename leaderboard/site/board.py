@@ -66,6 +66,10 @@ CHECKED: tuple[Verdict, ...] = ("re-executed", "rescored")
 
 NAIVE = "naive beats adaptive"
 NAMESAKE = "shares its name"
+NEVER_RUN = "its code was not run"
+NEVER_RUN_MEANS = (
+    "its completions were scored again, but no cell was run again, so nobody has seen its code give these verdicts"
+)
 NO_REASON = "rejected without a reason"
 
 Broken = tuple[str, str]
@@ -310,6 +314,8 @@ def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:
         shown.append(RedFlag(NAIVE, f"it prevents less harm {cases}: an attacker does better without adapting"))
     if lost := write_lost(numbers, names):
         shown.append(RedFlag(LEARNS_LESS, lost))
+    if judged.trust == "rescored" and judged.entry.source:
+        shown.append(RedFlag(NEVER_RUN, NEVER_RUN_MEANS))
     return tuple(shown)
 
 
@@ -344,9 +350,11 @@ def _trust(judged: JudgedEntry) -> tuple[bool, int, int]:
     return judged.trust not in CHECKED, -len(judged.entry.manifest.seeds), trust_order(judged.trust)
 
 
-def _most_trust_first(judged: JudgedEntry) -> tuple[tuple[bool, int, int], bool, date, str]:
-    manifest = judged.entry.manifest
-    return _trust(judged), bool(judged.entry.shared_set), manifest.submitted, manifest.slug
+def _most_trust_first(judged: JudgedEntry) -> tuple[tuple[bool, int, int], bool, date, date, str]:
+    """Sorts entries of the same defense; the maintainers' date decides before the submitter's own."""
+    manifest, verification = judged.entry.manifest, judged.verification
+    verified = verification.verified if verification else date.max
+    return _trust(judged), bool(judged.entry.shared_set), verified, manifest.submitted, manifest.slug
 
 
 def _places(

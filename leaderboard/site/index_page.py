@@ -13,7 +13,16 @@ from thiefbench.leaderboard.published import all_made_with
 from thiefbench.leaderboard.site.answers import answers, worst_first
 from thiefbench.leaderboard.site.attack_page import shown_result
 from thiefbench.leaderboard.site.attacks import ATTACK_FLAGS, JudgedAttack
-from thiefbench.leaderboard.site.board import MEANS, NAIVE, NAMESAKE, BoardRow, SuiteBoard, trust_order
+from thiefbench.leaderboard.site.board import (
+    MEANS,
+    NAIVE,
+    NAMESAKE,
+    NEVER_RUN,
+    NEVER_RUN_MEANS,
+    BoardRow,
+    SuiteBoard,
+    trust_order,
+)
 from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.suite_files import LEARNS_LESS, shown_table, write_rank
 from thiefbench.suite.report.tables import show_summary
@@ -39,6 +48,7 @@ FLAGS = (
         "under an attack its models keep less of the clean gain than undefended ones, by more than the margin",
     ),
     *ATTACK_FLAGS,
+    (NEVER_RUN, NEVER_RUN_MEANS),
     (NAMESAKE, "the name of another entry of the suite looks the same; their folders tell them apart"),
 )
 

@@ -19,7 +19,7 @@ from thiefbench.attacks.adaptive import Adaptive
 from thiefbench.leaderboard import rows as entries
 from thiefbench.leaderboard.deliveries import check_alike, check_seeds, partial
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
-from thiefbench.leaderboard.entry_validation import check_anchor
+from thiefbench.leaderboard.entry_validation import check_defense
 from thiefbench.leaderboard.manifest import Delivery
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, read_verification
@@ -107,7 +107,7 @@ def read(folder: Path, verified: Path, shared: Path = SHARED) -> JudgedEntry:
     suite = entries.suite_of(entry)
     if missing := ranking_inputs.lacking({"placebo": suite.placebo, "utility": suite.utility}):
         raise EntryError(f"{folder} was run on {suite.title}, which has {missing}, so nothing on it is ranked")
-    check_anchor(entry, suite)
+    check_defense(entry, suite)
     label = _label(entry)
     _check_cells(entry, suite)
     named = [

@@ -594,7 +594,7 @@ def verify_attack(folder: Path, options: VerifyOptions, tell: Tell, watch: Watch
     verdict = verifier.verdict()
     if earlier is not None and not verifier.ran and not verifier.outdated and stays(earlier, entry, verdict):
         tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
-        return earlier
+        return earlier.model_copy(update={"entry_sha256": entry.sha256})
     numerics = entry.manifest.numerics
     here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)
     return Verification(

@@ -9,6 +9,7 @@ running cells again.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -342,7 +343,8 @@ def check_drift(
 
 def _check_cell(parameters: Mapping[str, Any], spec: CellSpec) -> None:
     for name, expected in spec.as_dict().items():
-        if (value := parameters.get(name)) != expected:
+        # As JSON: for Python, 0, 0.0 and False are equal, and a cell's id would tell them apart.
+        if json.dumps(value := parameters.get(name), sort_keys=True) != json.dumps(expected, sort_keys=True):
             raise InconsistentError(f"its record's {name} is not the suite's: {_difference(value, expected)}")
     if strange := sorted(parameters.keys() - spec.as_dict().keys()):
         raise InconsistentError(f"its record has the parameter {strange[0]}, which cells of this version do not have")

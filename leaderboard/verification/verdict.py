@@ -185,9 +185,11 @@ def read_verification(folder: Path, entry: Listed) -> Verification | None:
 
 
 def stays(earlier: Verification, entry: Listed, verdict: Verdict, deliveries: Sequence[DeliveryVerdict] = ()) -> bool:
-    """Whether an earlier verification of the same entry stays, because one that ran no cell did not look further.
+    """Whether an earlier verification of an entry stays, because one that ran no cell did not look further.
 
-    It stays where it ran cells, got further, or where only the entry was read this time.
+    It stays where it ran cells, got further, or where only the entry was read this time, as long as it is of the same
+    file or of deliveries with the same hashes, whatever else in the entry changed: its name, authors or paper. Where it
+    rejected the entry after running cells, it stays in any case: what cells have shown takes cells to refute.
 
     Args:
         earlier: of the entry.
@@ -195,9 +197,14 @@ def stays(earlier: Verification, entry: Listed, verdict: Verdict, deliveries: Se
         verdict: of this verification.
         deliveries: what it found of every delivery.
     """
-    if verdict == "rejected" or (earlier.entry_sha256, earlier.engine_revision) != (entry.sha256, engine_revision()):
+    if verdict == "rejected":
         return False
+    if earlier.verdict == "rejected" and earlier.key:
+        return True
     alike = [each.sha256 for each in deliveries] == [each.sha256 for each in earlier.deliveries]
+    same = earlier.entry_sha256 == entry.sha256 or (bool(deliveries) and alike)
+    if not same or earlier.engine_revision != engine_revision():
+        return False
     further = ORDER.index(earlier.verdict) > ORDER.index(verdict)
     return alike and (bool(earlier.key) or further or verdict == "self-reported")
 

@@ -42,7 +42,7 @@ from thiefbench.leaderboard.checking.findings import Finding, RuleBroken
 from thiefbench.leaderboard.checking.samples import Sample
 from thiefbench.leaderboard.defense_kinds import DefenseKind, built_in, kind_of
 from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
-from thiefbench.leaderboard.deliveries import check_alike, check_made_alike, delivered
+from thiefbench.leaderboard.deliveries import check_alike, check_made_alike, delivered, delivery_sha256s
 from thiefbench.leaderboard.entry import Entry, read_entry
 from thiefbench.leaderboard.entry_validation import cells_of, check_source
 from thiefbench.leaderboard.isolation.isolated import Isolated
@@ -544,10 +544,13 @@ def verify(
         # Without its archive, a delivery has the verdict that it keeps already.
         kept = not verifier.found and made == earlier.deliveries
         whole = len(verifier.found) == len(entry.manifest.deliveries)
-        if (kept or whole) and stays(earlier, entry, verdict, made):
+        if (kept or whole or earlier.verdict == "rejected") and stays(earlier, entry, verdict, made):
             tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
             about = dict.fromkeys([*doubts(entry, made, verifier.found), *earlier.reasons])
-            return earlier.model_copy(update={"reasons": tuple(about)})
+            return earlier.model_copy(update={"reasons": tuple(about), "entry_sha256": entry.sha256})
+        known = {each for of in entry.manifest.deliveries for each in delivery_sha256s(entry, of, verifier.in_place)}
+        if earlier.key and known & {each.sha256 for each in earlier.deliveries}:
+            verifier.flags |= set(earlier.flags)  # which cells that ran have shown
     of_each = zip(entry.manifest.deliveries, made, strict=True)
     if earlier is not None and {each for of, each in of_each if of not in verifier.found} & {*earlier.deliveries}:
         verifier.flags |= set(earlier.flags)

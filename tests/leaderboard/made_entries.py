@@ -16,6 +16,7 @@ from thiefbench.leaderboard.cell_scores import CURVES, Scores, trimmed
 from thiefbench.leaderboard.entry import Entry, write_entry
 from thiefbench.leaderboard.manifest import GROWN_SCHEMA, Delivery, Manifest, Numerics, Packed, SuiteName
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, write_verification
+from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Point, identify
 from thiefbench.suite.suite_yaml import load_suite
@@ -99,7 +100,8 @@ def entry(
         part = of.part_of(replace(cell, defense="none"))
         cells.append(trimmed(record, part, mine, _digest(slug, record.cell_id), measured))
     fields: dict[str, Any] = {
-        "slug": slug, "name": slug.title(), "authors": ("A. Author",), "defense": defense, "seeds": seeds,
+        "slug": slug, "name": defense if anchor_of(defense) else slug.title(), "authors": ("A. Author",),
+        "defense": defense, "seeds": seeds,
         "suite": SuiteName(name=of.name, version=of.version, fingerprint=of.fingerprint()),
         "submitted": date(2026, 11, 20), "numerics": NUMERICS, "source_sha256": _digest(slug),
         "files": {"scores.json": _digest()},

@@ -222,6 +222,9 @@ def test_an_entry_of_the_standard_suite_fits(tmp_path: Path) -> None:
         (MANIFEST, put(name="none\u02bc"), "is kept for none, a row of the benchmark"),
         (MANIFEST, put(name="guard by ThiefBench"), "the name 'guard by ThiefBench' is kept for the benchmark's own"),
         (MANIFEST, put(name="guard (re-executed)"), "gives a verdict, as only the board does"),
+        (MANIFEST, put(authors=["verdict: re-executed"]), "the author 'verdict: re-executed' gives a verdict"),
+        (MANIFEST, put(defense="defense/mine.py:Mine(note='rescored')"), "the defense .* gives a verdict"),
+        (MANIFEST, put(defense="none"), "the name 'Mine' is given to none, a row of the benchmark itself"),
         (MANIFEST, put(authors=["Th!efBench"]), "is kept for the benchmark's own entries"),
         (MANIFEST, put(authors=["Thief\u02ccBench"]), "is kept for the benchmark's own entries"),
         (

@@ -73,5 +73,32 @@ def test_a_row_of_the_benchmark_itself_has_the_suite_s_arguments(tmp_path: Path)
     for known in ("none", "oracle", "oracle(reject='drop')"):
         cells_of(made_entries.entry(tmp_path / known, defense=known), suite)
     other = made_entries.entry(tmp_path / "other", defense="oracle(reject='mask', note='This board has moved')")
-    with pytest.raises(EntryError, match="is oracle, a row of the benchmark itself, with other arguments"):
+    with pytest.raises(EntryError, match="oracle, a row of the benchmark itself, in another form"):
         cells_of(other, suite)
+
+
+@pytest.mark.parametrize(
+    ("defense", "said"),
+    [
+        ("oracle(reject='drop')+length_budget", "holds oracle, a row of the benchmark itself"),
+        ("length_budget+none", "holds none, a row of the benchmark itself"),
+        ("guard(note='place 1')", "cannot be made: .*unexpected keyword argument 'note'"),
+        ("guard(beacon=True)", "is written guard in entries"),
+    ],
+)
+def test_what_an_entry_calls_its_defense_can_be_made_and_sees_no_labels(
+    tmp_path: Path, defense: str, said: str
+) -> None:
+    """A row is shown by it, and a verification that runs no cell would not find out."""
+    entry = made_entries.entry(tmp_path, defense=defense)
+    with pytest.raises(EntryError, match=said):
+        cells_of(entry, load_suite("trial"))
+
+
+def test_folders_deep_in_one_another_are_no_traceback(tmp_path: Path) -> None:
+    entry = made_entries.entry(tmp_path)
+    deep = entry.folder / "defense" / "/".join("d" * 40)
+    for each in reversed([deep, *deep.parents][: -len(entry.folder.parts)]):
+        each.mkdir(exist_ok=True)
+    with pytest.raises(EntryError, match="holds folders that lie more than 16 deep in one another"):
+        read_entry(entry.folder)

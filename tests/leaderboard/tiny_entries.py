@@ -22,6 +22,7 @@ from thiefbench.leaderboard.cell_scores import CellScores, Scores, drifts, round
 from thiefbench.leaderboard.entry import Entry, read_entry, write_entry
 from thiefbench.leaderboard.manifest import Manifest, Numerics
 from thiefbench.leaderboard.published import SHARED, Published, words_of
+from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.records import Record, Store, file_sha256, identify, rows_table, table_rows
@@ -72,7 +73,7 @@ def made(
     """
     chosen = of or suite()
     made_entries.tiny(chosen, monkeypatch)
-    credits = submit.credits_of("Mine", "A. Author", "")
+    credits = submit.credits_of(f"{spec} (mine)" if anchor_of(spec) else "Mine", "A. Author", "")
     kept = store or folder / "store"
     own = submit.prepare(spec, credits, chosen, NUMERICS, kept, folder / "entries", **options)
     records = submit.run(own, tiny.Watcher())

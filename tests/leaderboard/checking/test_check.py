@@ -434,6 +434,8 @@ def test_imports(tmp_path: Path, source: str, said: str) -> None:
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n", ""),
         ("import typing\nif typing.TYPE_CHECKING:\n    import torch\nelse:\n    import jax", "line 5 .* imports jax"),
         ("import typing as t\nif t.TYPE_CHECKING:\n    import torch\n", ""),
+        (f"import os\nif os{'.a' * 900}:\n    import torch\n", "line 3 .* imports torch"),
+        (f"if 1{'+1' * 900}:\n    import torch\n", "line 2 of mine.py imports torch"),
         ("TYPE_CHECKING = True\nif TYPE_CHECKING:\n    import torch\n", "line 3 of mine.py imports torch"),
         ("from typing import TYPE_CHECKING\nif not TYPE_CHECKING:\n    import torch\n", "line 3 .* imports torch"),
     ],

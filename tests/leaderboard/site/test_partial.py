@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,8 @@ from tests.leaderboard.made_entries import entry, prevents, shared, verified
 from tests.leaderboard.site.test_site import STANDARD, made, ranks, row
 from thiefbench.leaderboard.deliveries import delivery_sha256s
 from thiefbench.leaderboard.manifest import Delivery, Packed
-from thiefbench.leaderboard.site.board import board
+from thiefbench.leaderboard.site.answers import worst_first
+from thiefbench.leaderboard.site.board import NEVER_RUN, board
 from thiefbench.leaderboard.site.index_page import shown_suite
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.verification.verdict import DeliveryVerdict
@@ -141,6 +143,24 @@ class TestPartialEntries:
         assert row(found, drop).judged.entry.manifest.slug == "whole"
         assert weak.manifest.slug in {each.entry.manifest.slug for each, _ in found.suites[0].apart}
 
+    def test_of_two_entries_of_an_anchor_the_one_verified_first_is_shown(self, made: tuple[Path, Path]) -> None:
+        """Whatever date a submitter wrote."""
+        entries, seen = made
+        fields: dict[str, Any] = {"defense": "blacklist", "suite": STANDARD}
+        verified(seen, entry(entries, "ours", prevents(0.1), **fields), "rescored", verified=date(2026, 11, 21))
+        backdated = entry(entries, "quick", prevents(0.9), submitted=date(2019, 1, 1), **fields)
+        verified(seen, backdated, "rescored", verified=date(2026, 11, 22))
+        assert row(board(entries, seen), "blacklist").judged.entry.manifest.slug == "ours"
+
+    def test_code_that_nobody_ran_is_flagged(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "mine", prevents(0.9), STANDARD), "rescored")
+        verified(seen, entry(entries, "run", prevents(0.9), STANDARD), "re-executed")
+        verified(seen, entry(entries, "ours", prevents(0.9), STANDARD, defense="length_budget"), "rescored")
+        found = board(entries, seen)
+        flagged = {each.row.defense: [flag.name for flag in each.flags] for each in found.suites[0].rows if each.own}
+        assert flagged == {"mine": [NEVER_RUN], "run": [], "ours": []}
+
     def test_alone_they_are_listed_and_told_to_be_unranked(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
         verified(seen, entry(entries, "two", prevents(0.6), STANDARD, seeds=(0, 1)), "rescored")
@@ -228,6 +248,19 @@ class TestFirstScreen:
         verified(seen, entry(entries, "some", prevents(0.2), STANDARD), "rescored")
         found = ranks(board(entries, seen))
         assert [found[name] for name in ("some", "wild", "nothing")] == ["1", "2=", "2="]
+
+    def test_what_nobody_checked_decides_no_answer_of_a_checked_table(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        shares = {"text": 0.2, "": 0.9}
+        verified(seen, entry(entries, "good", prevents(shares), STANDARD), "rescored")
+        before = shown_suite(board(entries, seen).suites[0], 1)
+        wild = lambda cell: replace(prevents(0.9)(cell), asr=9e4 if "dos" in cell.attack else 0.0)  # noqa: E731
+        entry(entries, "wild", wild, STANDARD)
+        after = shown_suite(board(entries, seen).suites[0], 2)
+        assert after["answers"][1].text == before["answers"][1].text and "text" in after["answers"][1].text
+        verified(seen, entry(entries, "wild", wild, STANDARD), "rescored")
+        found = board(entries, seen).suites[0]
+        assert "text" in found.table.comparisons[worst_first(found)[0]].title, "no row counts with less than -1"
 
     def test_three_answers_stand_before_the_table(self, made: tuple[Path, Path], tmp_path: Path) -> None:
         entries, seen = made

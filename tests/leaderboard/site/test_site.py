@@ -427,7 +427,7 @@ class TestBroken:
             ),
             (
                 {"defense": "oracle(reject='drop', note='This board has moved')"},
-                "is oracle, a row of the benchmark itself, with other arguments than in trial-v1",
+                "oracle, a row of the benchmark itself, in another form than in trial-v1",
             ),
         ],
     )  # fmt: skip

@@ -717,6 +717,17 @@ def test_a_verification_that_runs_nothing_lowers_no_verdict_of_the_same_entry(ho
     assert verified(lie, earlier=tmp_path).verdict == "rejected"
 
 
+def test_what_cells_have_shown_is_not_shed_by_another_paper(honest: Made, tmp_path: Path) -> None:
+    """No hash of a delivery covers it, and it changes the entry's own."""
+    found = verified(honest)
+    flagged = found.model_copy(update={"flags": ("does not generalise",), "key": "0" * 64})
+    paper = _resaid(honest, tmp_path / "2", paper="https://example.org/2")
+    for verdict in ("rescored", "rejected"):
+        write_verification(tmp_path, flagged.model_copy(update={"verdict": verdict}))
+        after = verified(paper, earlier=tmp_path)
+        assert (after.verdict, after.flags, after.entry_sha256) == (verdict, flagged.flags, paper.entry.sha256)
+
+
 def test_the_verdict_is_of_the_entry_that_was_read(honest: Made, tmp_path: Path) -> None:
     """A pull request may change while its entry is verified."""
     seen, folder = tmp_path / "seen", tmp_path / "mine"
