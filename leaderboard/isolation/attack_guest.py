@@ -22,6 +22,7 @@ from thiefbench.attacks.base import (
     Slot,
     Submission,
 )
+from thiefbench.attacks.late_poison import LatePoison
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.leaderboard.isolation import attack_wire as wire
 from thiefbench.leaderboard.isolation.guest_stream import REFUSALS, Stream, describe, send, why_not_made
@@ -127,7 +128,8 @@ def _overrides(attack: Attack, name: str) -> bool:
     method = getattr(type(attack), name)
     if method is getattr(Attack, name):
         return False
-    if isinstance(attack, AttackWrapper) and method is getattr(AttackWrapper, name):
+    # LatePoison hands over what its inner attack does, or nothing.
+    if isinstance(attack, AttackWrapper) and any(method is getattr(each, name) for each in (AttackWrapper, LatePoison)):
         return _overrides(attack.attack, name)
     return True
 

@@ -73,6 +73,7 @@ def play(
             ("tone", "none"),
             ("adaptive(attack='text', budget=3)", "logit"),
             ("prefill", "none"),
+            ("late_poison(attack='text', start=2)", "none"),
             (f"{HUMS}:Samples", "none"),
         ),
     ],
