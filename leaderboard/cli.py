@@ -416,7 +416,7 @@ def verify(
 
     options = VerifyOptions(
         archives[0] if archives else None, reruns, fresh, all_attacks, known, store, device, threads,
-        shared=given(shared), further=archives[1:], earlier=write,
+        shared=given(shared), further=archives[1:], earlier=write, judged=True,
         secret=_secret(key) if key else kept_secret(store, entry) if store else new_secret(),
     )  # fmt: skip
     try:

@@ -67,9 +67,7 @@ CHECKED: tuple[Verdict, ...] = ("re-executed", "rescored")
 NAIVE = "naive beats adaptive"
 NAMESAKE = "shares its name"
 NEVER_RUN = "its code was not run"
-NEVER_RUN_MEANS = (
-    "its completions were scored again, but no cell was run again, so nobody has seen its code give these verdicts"
-)
+NEVER_RUN_MEANS = "its completions were scored again, but nobody has seen its code give these verdicts"
 NO_REASON = "rejected without a reason"
 
 Broken = tuple[str, str]
@@ -314,7 +312,7 @@ def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:
         shown.append(RedFlag(NAIVE, f"it prevents less harm {cases}: an attacker does better without adapting"))
     if lost := write_lost(numbers, names):
         shown.append(RedFlag(LEARNS_LESS, lost))
-    if judged.trust == "rescored" and judged.entry.source:
+    if judged.trust == "rescored" and judged.entry.source and not (judged.verification and judged.verification.judged):
         shown.append(RedFlag(NEVER_RUN, NEVER_RUN_MEANS))
     return tuple(shown)
 

@@ -110,6 +110,7 @@ class Verification(BaseModel):
         key: the secret of this verification, in hexadecimal, published only afterwards; with it, `verify --key` draws
             the same comparisons, attacks and seeds.
         held_out: how many cells were run against attacks or at seeds that only maintainers know.
+        judged: how many recorded completions the defense judged again as recorded, where no cell was run again.
         verified: the date.
         engine_revision, versions, machine: of the verification.
     """
@@ -130,6 +131,7 @@ class Verification(BaseModel):
     inconclusive: int = 0
     key: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     held_out: int = 0
+    judged: Annotated[int, Field(ge=0)] = 0
     verified: date
     engine_revision: int | str
     versions: dict[str, str] = {}

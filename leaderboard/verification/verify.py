@@ -27,10 +27,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from secrets import SystemRandom
 from statistics import fmean
 from tempfile import TemporaryDirectory
+from typing import Final
 
-from thiefbench import provenance
+from thiefbench import provenance, registry
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.keys import new_secret
 from thiefbench.engine_revision import engine_revision
@@ -96,14 +98,20 @@ from thiefbench.leaderboard.verification.verdict import (
     stays,
 )
 from thiefbench.suite.analysis.ranking import anchor_of
+from thiefbench.suite.analysis.recorded_rounds import LackingError
+from thiefbench.suite.analysis.replay import Recording, ReplayError, replay
 from thiefbench.suite.execution.cell_identity import RegistryFactory
 from thiefbench.suite.scenario import CellSpec, Suite, heading
 from thiefbench.suite.store.records import Store
 from thiefbench.suite.store.tables import TableError
+from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.tasks.text import one_line
 from thiefbench.trust import reads_strangers
 from thiefbench.wording import counted
 
+JUDGED_AGAIN: Final = "the defense gives the verdicts that were recorded"
+MOST_OTHER: Final = 0.01
+"""Of recorded verdicts, so many may be given otherwise: another processor's last bits may decide a close one."""
 _VERSIONS = ("thiefbench", "torch", "transformers", "numpy", "python")
 _FLAG_OF: dict[str, Flag] = {
     "equal views, equal verdicts": "non-deterministic",
@@ -127,6 +135,8 @@ class VerifyOptions:
         device, threads: in place of those of the submitted cells.
         caps: of the isolated defense.
         shared: the board's published shared cells.
+        judged: let the isolated defense judge the recorded rounds of a drawn cell again, where no cell is run again. It
+            needs the sandbox, and says so where there is none.
         earlier: folder of verifications; seeds without an archive keep the verdict that they have there.
         secret: keys what is drawn. A new one for every verification; given, it repeats one whose key was published.
     """
@@ -142,6 +152,7 @@ class VerifyOptions:
     caps: Caps = CAPS
     shared: Path = SHARED
     further: tuple[Path, ...] = ()
+    judged: bool = False
     earlier: Path | None = None
     secret: bytes = field(default_factory=new_secret, repr=False)
 
@@ -190,6 +201,7 @@ class _Verifier(Questions):
     in_place: set[str] = field(default_factory=set)  # see `by_delivery.verdicts`, and the next one too
     specs: tuple[CellSpec, ...] = ()
     kind: DefenseKind = "defense"  # what its suite takes
+    judged: int = 0  # completions of a recorded cell that the defense judged again
     _warm: Defense | None = None  # while one isolated defense lives, others start at once
     _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
@@ -242,6 +254,8 @@ class _Verifier(Questions):
                 return "self-reported"
             if not options.runs:
                 self.reasons = ["no cell was run again"]
+                if options.judged and self.kind == "defense":
+                    self._judge_again(cells, archive, Path(scratch))
                 return "rescored"
             guest = self._guest(Path(scratch))
             self._interrogate(guest, suite)
@@ -378,6 +392,47 @@ class _Verifier(Questions):
             spec = restage(entry, scratch / "archive" / "weights", scratch / "staged")
             self._warm = make(spec)
         return IsolatedFactory(entry.manifest.defense, spec, entry.manifest.source_sha256, make)
+
+    def _judge_again(self, cells: Sequence[SubmittedCell], archive: Store, scratch: Path) -> None:
+        """Let the isolated defense judge the recorded rounds of a drawn cell.
+
+        Raises RejectedError if it judges otherwise. What it would have rejected, it has to have rejected, or the
+        completions are another defense's. Defenses that ask the policy cannot be asked, as archives hold no weights,
+        and judges are slow.
+        """
+        attacked = [cell for cell in cells if cell.own and not cell.published and cell.spec.role == "attack"]
+        drawn = [cell for cell in attacked if cell.record.status == "ok"]
+        if not drawn or anchor_of(self.entry.manifest.defense):
+            return
+        cell = SystemRandom().choice(drawn)
+        try:
+            guest = self._guest(scratch)
+            if self._warm is not None and "judge" in self._warm.requires:
+                raise LackingError("the defense asks a judge for every completion")
+            task = registry.make("task", cell.record.cell["task"])
+            recording = Recording(archive.cell(cell.record.cell_id), cell.record, task)
+            given = [replay(recording, partial(guest.make, guest.defense)) for _ in range(2)]
+        except (LackingError, SandboxUnavailable) as error:
+            self._tell(JUDGED_AGAIN, "warning", f"not asked: {str(error).partition(': ')[0]}")
+            return
+        except ReplayError as error:
+            with self._question(JUDGED_AGAIN):
+                raise RejectedError(f"in the {cell.name}: {error}") from error
+        first, second = ([v.action for verdicts in each.verdicts.values() for v in verdicts] for each in given)
+        recorded = [row.action for rows in recording.pools.values() for row in rows]
+        if first != second:
+            self._flag("non-deterministic", f"it judged the recorded rounds of the {cell.name} in two ways")
+            return
+        with self._question(JUDGED_AGAIN) as details:
+            other = sum(one != before for one, before in zip(first, recorded, strict=True))
+            details.append(f"{len(recorded):,} completions of the {cell.name}")
+            if other > MOST_OTHER * len(recorded):
+                raise RejectedError(
+                    f"of {len(recorded):,} recorded verdicts of the {cell.name}, its code gives {other:,} otherwise"
+                )
+            if other:
+                details.append(f"{other:,} otherwise")
+        self.judged = len(recorded)
 
     def _interrogate(self, guest: IsolatedFactory, suite: Suite) -> None:
         """Test the isolated defense with the questions of `check` whose failure raises a flag."""
@@ -570,6 +625,7 @@ def verify(
         inconclusive=verifier.fresh.inconclusive,
         key=options.secret.hex() if verifier.ran else "",
         held_out=verifier.fresh.held_out,
+        judged=verifier.judged,
         verified=today,
         engine_revision=engine_revision(),
         versions={name: str(here[name]) for name in _VERSIONS},

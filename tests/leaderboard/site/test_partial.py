@@ -156,10 +156,11 @@ class TestPartialEntries:
         entries, seen = made
         verified(seen, entry(entries, "mine", prevents(0.9), STANDARD), "rescored")
         verified(seen, entry(entries, "run", prevents(0.9), STANDARD), "re-executed")
+        verified(seen, entry(entries, "judged", prevents(0.9), STANDARD), "rescored", judged=384)
         verified(seen, entry(entries, "ours", prevents(0.9), STANDARD, defense="length_budget"), "rescored")
         found = board(entries, seen)
         flagged = {each.row.defense: [flag.name for flag in each.flags] for each in found.suites[0].rows if each.own}
-        assert flagged == {"mine": [NEVER_RUN], "run": [], "ours": []}
+        assert flagged == {"mine": [NEVER_RUN], "run": [], "judged": [], "ours": []}
 
     def test_alone_they_are_listed_and_told_to_be_unranked(self, made: tuple[Path, Path]) -> None:
         entries, seen = made

@@ -50,7 +50,7 @@ from thiefbench.leaderboard.verification import verify as verify_module
 from thiefbench.leaderboard.verification.held_out import HeldOut
 from thiefbench.leaderboard.verification.rerunning import surroundings_apart
 from thiefbench.leaderboard.verification.verdict import Verification, read_verification, write_verification
-from thiefbench.leaderboard.verification.verify import VerifyOptions, verify
+from thiefbench.leaderboard.verification.verify import JUDGED_AGAIN, VerifyOptions, verify
 from thiefbench.suite.store.records import Record, Store, file_sha256, table_rows
 
 SECRET = bytes([2]) * SECRET_BYTES
@@ -726,6 +726,54 @@ def test_what_cells_have_shown_is_not_shed_by_another_paper(honest: Made, tmp_pa
         write_verification(tmp_path, flagged.model_copy(update={"verdict": verdict}))
         after = verified(paper, earlier=tmp_path)
         assert (after.verdict, after.flags, after.entry_sha256) == (verdict, flagged.flags, paper.entry.sha256)
+
+
+def test_completions_of_another_defense_are_not_rescored_as_one_s_own(honest: Made, tmp_path: Path) -> None:
+    """Archives are public: a copied one is rescored, unless the code is asked about the recorded rounds."""
+    told: list[Finding] = []
+    found = verified(honest, told, judged=True)
+    assert (found.verdict, found.judged > 0) == ("rescored", True)
+    assert (JUDGED_AGAIN, "ok") in [(each.question, each.status) for each in told]
+    copied = masked(honest, tmp_path, CHEATS, "Accepts")
+    assert verified(copied).verdict == "rescored"
+    reasons = rejected(copied, judged=True)
+    assert re.search("of 64 recorded verdicts of .*:Accepts, seed 0, its code gives 32 otherwise", reasons)
+
+
+def _written(folder: Path, line: str) -> Path:
+    """A file with a defense that carries out a line and then accepts everything."""
+    file = folder / "written.py"
+    file.write_text(
+        "import random\n\nfrom thiefbench.defenses.base import ACCEPT, Defense, Verdict\n\n\n"
+        "class Written(Defense):\n"
+        "    name = 'written'\n"
+        "    requires = frozenset({'homogeneous'})\n\n"
+        "    def inspect(self, view):\n"
+        f"        {line}\n"
+        "        return [ACCEPT] * len(view.completions)\n"
+    )
+    return file
+
+
+def test_a_defense_that_judges_by_chance_is_flagged_where_it_judges_again(honest: Made, tmp_path: Path) -> None:
+    file = _written(tmp_path, "return [random.choice([ACCEPT, Verdict('drop')]) for _ in view.completions]")
+    found = verified(masked(honest, tmp_path / "1", file, "Written"), judged=True)
+    assert (found.verdict, found.flags, found.judged) == ("rescored", ("non-deterministic",), 0)
+
+
+def test_code_that_was_never_run_is_rejected_where_it_fails(honest: Made, tmp_path: Path) -> None:
+    file = _written(tmp_path, "raise RuntimeError('never run')")
+    assert "written failed in round 1: " in rejected(masked(honest, tmp_path / "1", file, "Written"), judged=True)
+
+
+def test_a_defense_that_asks_the_policy_is_not_asked_about_recorded_rounds(honest: Made, tmp_path: Path) -> None:
+    """Archives hold no weights."""
+    told: list[Finding] = []
+    file = _written(tmp_path, "view.policy.token_logprobs(view.completions)")
+    found = verified(masked(honest, tmp_path / "1", file, "Written"), told, judged=True)
+    assert (found.verdict, found.judged) == ("rescored", 0)
+    (said,) = [each for each in told if each.question == JUDGED_AGAIN]
+    assert said.status == "warning" and "not asked: written needs the policy" in said.detail
 
 
 def test_the_verdict_is_of_the_entry_that_was_read(honest: Made, tmp_path: Path) -> None:
