@@ -103,6 +103,9 @@ def _best(row: BoardRow, names: Mapping[str, str], equal: int) -> Answer:
     name = row.judged.entry.manifest.name
     others = f" and {counted(equal, 'other')}" if equal else ""
     text = f"{harm} is prevented by \u201c{name}\u201d{others}{spread}{sure}."
+    if row.best and row.best.by:
+        least = show_summary(row.best.summary, "ratio").value
+        text += f" Against the submitted attack \u201c{row.best.attack}\u201d it prevents {least}."
     return Answer("Best against the worst attack", shown.value, text)
 
 

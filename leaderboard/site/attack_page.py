@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from thiefbench.leaderboard.site.entry_page import listed_versions, lock_of, sho
 from thiefbench.leaderboard.verification.verdict import kinds_of
 from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
 from thiefbench.suite.report import plots
-from thiefbench.suite.report.drawing import embed
+from thiefbench.suite.report.drawing import Plot, embed
 from thiefbench.suite.report.tables import show_summary
 from thiefbench.suite.store.records import CellDir
 
 _TITLES = {"asr": "Outcome of the attack by round", "reward": "Clean reward by round"}
+_BESIDE = "Thin: undefended, and without an attack."
 _COSTS = {
     "rounds": "rounds with a payload", "sent": "payloads sent", "queries": "queries", "samples": "samples",
     "scored": "completions measured", "steps": "steps of teaching",
@@ -106,11 +107,14 @@ def _example(example: Example) -> dict[str, Any]:
     who = "What the attacker sent" if example.kind == "sent" else "What an honest model answered"
     where = f"against {example.target}" if example.target else "undefended"
     part = f"{example.part}, " if example.part else ""
+    parts = marked(example.text, example.payload)
+    drawn = [f"{name}: {value}" for name, value in example.payload.items() if name not in _ABOUT_THE_ATTACK]
     return {
         "title": f"{who}, {where}",
         "where": f"{part}seed {example.seed}, round {example.round}, reward {example.reward:g}",
         "question": example.question,
-        "parts": marked(example.text, example.payload),
+        "parts": parts,
+        "drawn": "" if any(is_payload for _, is_payload in parts) else "; ".join(drawn),
     }
 
 
@@ -154,14 +158,19 @@ def _curves(judged: JudgedAttack, part: str) -> dict[str, Any]:
     comparison = Comparison(manifest.name, cells, tuple(lines), part, judged.suite.ranking)
     drawn = plots.draw_all(comparison, f"ThiefBench {judged.suite.title}, {manifest.name}", png=False)
     number = manifest.parts.index(part)
-    return {
-        "part": part,
-        "plots": [
-            {"title": _TITLES[plot.name], "svg": Markup(embed(plot, f"a{number}-{plot.name}")), "note": plot.note}
-            for plot in drawn
-            if plot.name in _TITLES
-        ],
-    }
+    shown = [each for plot in drawn if plot.name in _TITLES for each in _drawings(plot, f"a{number}-{plot.name}")]
+    return {"part": part, "plots": shown}
+
+
+def _drawings(plot: Plot, prefix: str) -> Iterator[dict[str, Any]]:
+    """A plot's drawing, or those of its panels: with many defenses each has one of its own."""
+    title = _TITLES[plot.name]
+    if plot.svg:
+        yield {"title": title, "svg": Markup(embed(plot, prefix)), "note": plot.note, "small": False}
+    for place, panel in enumerate(plot.panels):
+        drawing = Markup(embed(panel, f"{prefix}-{place}"))
+        note = f"{plot.note} {_BESIDE}".strip()
+        yield {"title": f"{title}: {panel.name}", "svg": drawing, "note": note, "small": True}
 
 
 def _cell(judged: JudgedAttack, cell: AttackCell) -> Cell:

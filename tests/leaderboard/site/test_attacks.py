@@ -13,9 +13,11 @@ from tests.leaderboard import made_attacks, made_entries
 from tests.leaderboard.made_attacks import BLACK_BOX, WHITE_BOX
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.site import attack_page
+from thiefbench.leaderboard.site.answers import answers
 from thiefbench.leaderboard.site.attack_page import marked
 from thiefbench.leaderboard.site.attacks import MASKING
 from thiefbench.leaderboard.site.board import BoardRow, SuiteBoard, board
+from thiefbench.leaderboard.site.judging import titles
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.verification.verdict import Verdict
 
@@ -58,6 +60,23 @@ def test_a_broken_defense_is_flagged_and_keeps_its_numbers(tmp_path: Path) -> No
     assert row.best.summary.mean == pytest.approx(1 - 0.6 / 0.8, abs=0.02)
     assert (row.best.by.since, row.best.attack) == (date(2026, 11, 21), "Breaker")
     assert row.row.place == before.place, "the rank goes by the suite alone"
+
+
+def test_an_attack_on_many_defenses_has_a_drawing_for_each(tmp_path: Path) -> None:
+    names = ("one", "two", "three", "four")
+    attacked(tmp_path, *(listed(tmp_path, name) for name in names), left=0.6)
+    assert shown(tmp_path).attacks
+    write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    page = (tmp_path / "site" / "entries" / "breaker.html").read_text()
+    for name in names:
+        assert f"Outcome of the attack by round: {name}" in page
+    assert page.count('<figure class="small">') >= len(names)
+
+
+def test_the_headline_says_what_a_submitted_attack_leaves_of_the_best(tmp_path: Path) -> None:
+    attacked(tmp_path, listed(tmp_path), left=0.6)
+    best = answers(shown(tmp_path), dict.fromkeys(titles(shown(tmp_path).suite), "it"))[0]
+    assert best.text.endswith("Against the submitted attack \u201cBreaker\u201d it prevents 0.25.")
 
 
 @pytest.mark.parametrize(("reference", "prevented"), [("placebo", 0.5), ("control", 0.25)])
