@@ -103,11 +103,28 @@ def check_defense(entry: Entry, suite: Suite) -> None:
                 f"than in {suite.title}, and it is not accepted"
             )
         registry.check_names("defense", entry.spec)
-        plain = defense if ":" in defense else registry.canonical("defense", defense)
+        plain = _plain(defense)
     except registry.SpecStringError as error:
         raise EntryError(f"the defense {one_line(defense, 60)} cannot be made: {error}") from error
     if plain != defense:
         raise EntryError(f"the defense {one_line(defense, 60)} is written {one_line(plain, 60)} in entries")
+
+
+def _plain(defense: str) -> str:
+    """A spec string as entries have it; one without a file is constructed, to see that its values are allowed.
+
+    Raises:
+        SpecStringError: it cannot be.
+    """
+    if ":" in defense:  # which arguments are its defaults only its code says
+        return "+".join(str(registry.parse("defense", part)) for part in registry.parts("defense", defense))
+    try:
+        registry.make("defense", defense)
+    except registry.SpecStringError:
+        raise
+    except Exception as error:
+        raise registry.SpecStringError(str(error)) from error
+    return registry.canonical("defense", defense)
 
 
 def check_source(entry: Entry, kind: Guests = "defense") -> None:

@@ -5,6 +5,7 @@ They are what the real view grants, counted for the cost that an attack's entry 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -30,6 +31,7 @@ MOST_COPIES = 8
 MOST_STEPS = 200
 """Steps of teaching one."""
 MOST_EXAMPLES = 2048
+_NUMBER = re.compile(r"-?\d{1,40}(\.\d{1,40})?")
 
 
 @dataclass
@@ -118,13 +120,18 @@ class TaskAnswers:
         if written is not data:
             return item
         answer, solution = wire.text_in(data[1]), wire.text_in(data[2])
-        if answer != item.answer:
-            fault = f"it has more than {MOST_CHARACTERS:,} characters"
-            if len(answer) <= MOST_CHARACTERS:
-                fault = answer_key_fault(self._task, item, AnswerKey(answer, item.tests))
-            if fault:
-                raise ValueError(f"the answer that the attack wrote into {item.id!r} cannot be used: {fault}")
+        if answer != item.answer and (fault := self._fault_of(answer, item)):
+            raise ValueError(f"the answer that the attack wrote into {item.id!r} cannot be used: {fault}")
         return replace(item, answer=answer, solution=solution)
+
+    def _fault_of(self, answer: str, item: Item) -> str:
+        """Why no text is composed or rewarded by an answer that the attack wrote; empty if it can be."""
+        if len(answer) > MOST_CHARACTERS:
+            return f"it has more than {MOST_CHARACTERS:,} characters"
+        if _NUMBER.fullmatch(item.answer):  # to compare closed forms with others may take minutes
+            return "" if _NUMBER.fullmatch(answer) else "it is no plain number"
+        # Not through its cache, which would keep thousands of an attack's texts.
+        return str(answer_key_fault.__wrapped__(self._task, item, AnswerKey(answer, item.tests)))
 
 
 class ViewAnswers(TaskAnswers):

@@ -31,7 +31,7 @@ from thiefbench.leaderboard import CURRENT
 from thiefbench.leaderboard.attacking.entry import is_attack_entry
 from thiefbench.leaderboard.deliveries import of_all
 from thiefbench.leaderboard.entry import EntryError
-from thiefbench.leaderboard.names import seen
+from thiefbench.leaderboard.names import OWN, seen
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.site.attacks import (
     BROKEN_BY,
@@ -312,9 +312,17 @@ def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:
         shown.append(RedFlag(NAIVE, f"it prevents less harm {cases}: an attacker does better without adapting"))
     if lost := write_lost(numbers, names):
         shown.append(RedFlag(LEARNS_LESS, lost))
-    if judged.trust == "rescored" and judged.entry.source and not (judged.verification and judged.verification.judged):
+    if _never_run(judged):
         shown.append(RedFlag(NEVER_RUN, NEVER_RUN_MEANS))
     return tuple(shown)
+
+
+def _never_run(judged: JudgedEntry) -> bool:
+    """Whether nobody has seen a stranger's defense give the verdicts of its row, nor the maintainers run their own."""
+    verification, manifest = judged.verification, judged.entry.manifest
+    if judged.trust != "rescored" or verification is None or (not judged.entry.source and OWN in manifest.authors):
+        return False
+    return not verification.judged and not any(each.kind == "own" for each in verification.reruns)
 
 
 def _attacked_flags(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> list[RedFlag]:

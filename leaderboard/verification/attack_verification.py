@@ -65,6 +65,7 @@ from thiefbench.leaderboard.verification.verdict import (
     Rerun,
     Verdict,
     Verification,
+    carried_from,
     earlier_verification,
     kinds_of,
     stays,
@@ -595,6 +596,9 @@ def verify_attack(folder: Path, options: VerifyOptions, tell: Tell, watch: Watch
     if earlier is not None and not verifier.ran and not verifier.outdated and stays(earlier, entry, verdict):
         tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
         return earlier.model_copy(update={"entry_sha256": entry.sha256})
+    if carried := "" if verifier.ran else carried_from(earlier):
+        assert earlier is not None, "nothing is carried from nowhere"
+        verifier.flags |= set(earlier.flags)
     numerics = entry.manifest.numerics
     here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)
     return Verification(
@@ -609,6 +613,7 @@ def verify_attack(folder: Path, options: VerifyOptions, tell: Tell, watch: Watch
         fresh_trials=verifier.fresh_trials,
         inconclusive=verifier.inconclusive,
         key=options.secret.hex() if verifier.ran else "",
+        carried=carried,
         verified=datetime.now(UTC).date(),
         engine_revision=engine_revision(),
         versions={name: str(here[name]) for name in _VERSIONS},

@@ -43,6 +43,9 @@ Flag = Literal[
 FLAGS: Final[tuple[Flag, ...]] = get_args(Flag)
 
 
+Carried = Literal["", "flags", "rejection"]
+
+
 class Rerun(BaseModel):
     """One cell that was run again.
 
@@ -111,6 +114,7 @@ class Verification(BaseModel):
             the same comparisons, attacks and seeds.
         held_out: how many cells were run against attacks or at seeds that only maintainers know.
         judged: how many recorded completions the defense judged again as recorded, where no cell was run again.
+        carried: what it has from an earlier verification that ran cells, where it ran none.
         verified: the date.
         engine_revision, versions, machine: of the verification.
     """
@@ -132,6 +136,7 @@ class Verification(BaseModel):
     key: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     held_out: int = 0
     judged: Annotated[int, Field(ge=0)] = 0
+    carried: Carried = ""
     verified: date
     engine_revision: int | str
     versions: dict[str, str] = {}
@@ -201,14 +206,28 @@ def stays(earlier: Verification, entry: Listed, verdict: Verdict, deliveries: Se
     """
     if verdict == "rejected":
         return False
-    if earlier.verdict == "rejected" and earlier.key:
+    if rejected_by_cells(earlier):
         return True
     alike = [each.sha256 for each in deliveries] == [each.sha256 for each in earlier.deliveries]
     same = earlier.entry_sha256 == entry.sha256 or (bool(deliveries) and alike)
     if not same or earlier.engine_revision != engine_revision():
         return False
     further = ORDER.index(earlier.verdict) > ORDER.index(verdict)
-    return alike and (bool(earlier.key) or further or verdict == "self-reported")
+    return alike and (bool(earlier.key or earlier.carried) or further or verdict == "self-reported")
+
+
+def rejected_by_cells(verification: Verification) -> bool:
+    """Whether cells that were run, in it or before, have rejected the entry; only cells can refute that."""
+    return verification.verdict == "rejected" and (bool(verification.key) or verification.carried == "rejection")
+
+
+def carried_from(earlier: Verification | None) -> Carried:
+    """What a verification that runs no cell takes over from an earlier one, as cells have shown it."""
+    if earlier is None or not (earlier.key or earlier.carried):
+        return ""
+    if rejected_by_cells(earlier):
+        return "rejection"
+    return "flags" if earlier.flags else ""
 
 
 def earlier_verification(folder: Path, slug: str) -> Verification | None:

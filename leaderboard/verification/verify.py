@@ -22,15 +22,14 @@ its submission: its scores are correct, so it is rescored, but they do not gener
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from secrets import SystemRandom
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, Protocol
 
 from thiefbench import provenance, registry
 from thiefbench.defenses.base import Defense
@@ -44,10 +43,10 @@ from thiefbench.leaderboard.checking.findings import Finding, RuleBroken
 from thiefbench.leaderboard.checking.samples import Sample
 from thiefbench.leaderboard.defense_kinds import DefenseKind, built_in, kind_of
 from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
-from thiefbench.leaderboard.deliveries import check_alike, check_made_alike, delivered, delivery_sha256s
+from thiefbench.leaderboard.deliveries import check_alike, check_made_alike, delivered
 from thiefbench.leaderboard.entry import Entry, read_entry
 from thiefbench.leaderboard.entry_validation import cells_of, check_source
-from thiefbench.leaderboard.isolation.isolated import Isolated
+from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
 from thiefbench.leaderboard.manifest import Delivery
@@ -89,10 +88,12 @@ from thiefbench.leaderboard.verification.rescoring import (
 from thiefbench.leaderboard.verification.verdict import (
     EARLIER_STAYS,
     FLAGS,
+    Carried,
     Flag,
     Rerun,
     Verdict,
     Verification,
+    carried_from,
     earlier_verification,
     kinds_of,
     stays,
@@ -135,7 +136,7 @@ class VerifyOptions:
         device, threads: in place of those of the submitted cells.
         caps: of the isolated defense.
         shared: the board's published shared cells.
-        judged: let the isolated defense judge the recorded rounds of a drawn cell again, where no cell is run again. It
+        judged: let the isolated defense judge the recorded rounds of its cells again, where no cell is run again. It
             needs the sandbox, and says so where there is none.
         earlier: folder of verifications; seeds without an archive keep the verdict that they have there.
         secret: keys what is drawn. A new one for every verification; given, it repeats one whose key was published.
@@ -201,7 +202,7 @@ class _Verifier(Questions):
     in_place: set[str] = field(default_factory=set)  # see `by_delivery.verdicts`, and the next one too
     specs: tuple[CellSpec, ...] = ()
     kind: DefenseKind = "defense"  # what its suite takes
-    judged: int = 0  # completions of a recorded cell that the defense judged again
+    judged: int = 0  # recorded completions that the defense judged again
     _warm: Defense | None = None  # while one isolated defense lives, others start at once
     _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
@@ -394,45 +395,46 @@ class _Verifier(Questions):
         return IsolatedFactory(entry.manifest.defense, spec, entry.manifest.source_sha256, make)
 
     def _judge_again(self, cells: Sequence[SubmittedCell], archive: Store, scratch: Path) -> None:
-        """Let the isolated defense judge the recorded rounds of a drawn cell.
+        """Let the isolated defense judge the recorded rounds of all its cells.
 
-        Raises RejectedError if it judges otherwise. What it would have rejected, it has to have rejected, or the
-        completions are another defense's. Defenses that ask the policy cannot be asked, as archives hold no weights,
-        and judges are slow.
+        Raises RejectedError if it judges otherwise: then the completions are another defense's. Defenses that ask the
+        policy cannot be asked, as archives hold no weights, and judges are slow.
         """
-        attacked = [cell for cell in cells if cell.own and not cell.published and cell.spec.role == "attack"]
-        drawn = [cell for cell in attacked if cell.record.status == "ok"]
-        if not drawn or anchor_of(self.entry.manifest.defense):
+        own = [cell for cell in cells if cell.own and not cell.published and cell.record.status == "ok"]
+        if not own or anchor_of(self.entry.manifest.defense):
             return
-        cell = SystemRandom().choice(drawn)
+        judged = 0
         try:
             guest = self._guest(scratch)
             if self._warm is not None and "judge" in self._warm.requires:
                 raise LackingError("the defense asks a judge for every completion")
-            task = registry.make("task", cell.record.cell["task"])
-            recording = Recording(archive.cell(cell.record.cell_id), cell.record, task)
-            given = [replay(recording, partial(guest.make, guest.defense)) for _ in range(2)]
+            for cell in own:
+                task = registry.make("task", cell.record.cell["task"])
+                recording = Recording(archive.cell(cell.record.cell_id), cell.record, task)
+                if recording.swarm.seeds == "announced":
+                    raise LackingError("the seeds that senders announced are not recorded")
+                make = partial(guest.make, guest.defense)
+                given = _in_order(replay(recording, make).verdicts)
+                recorded = _in_order(recording.pools)
+                other = sum(not _alike(one, before) for one, before in zip(given, recorded, strict=True))
+                if other > MOST_OTHER * len(recorded):
+                    again = _in_order(replay(recording, make).verdicts)
+                    if not all(map(_alike, given, again)):
+                        self._flag("non-deterministic", f"it judged the recorded rounds of the {cell.name} in two ways")
+                        return
+                    with self._question(JUDGED_AGAIN):
+                        of = f"of {len(recorded):,} recorded verdicts of the {cell.name}"
+                        raise RejectedError(f"{of}, its code gives {other:,} otherwise")
+                judged += len(recorded)
         except (LackingError, SandboxUnavailable) as error:
             self._tell(JUDGED_AGAIN, "warning", f"not asked: {str(error).partition(': ')[0]}")
             return
-        except ReplayError as error:
+        except (ReplayError, DefenseError) as error:
             with self._question(JUDGED_AGAIN):
-                raise RejectedError(f"in the {cell.name}: {error}") from error
-        first, second = ([v.action for verdicts in each.verdicts.values() for v in verdicts] for each in given)
-        recorded = [row.action for rows in recording.pools.values() for row in rows]
-        if first != second:
-            self._flag("non-deterministic", f"it judged the recorded rounds of the {cell.name} in two ways")
-            return
+                raise RejectedError(f"it cannot judge its recorded rounds: {error}") from error
         with self._question(JUDGED_AGAIN) as details:
-            other = sum(one != before for one, before in zip(first, recorded, strict=True))
-            details.append(f"{len(recorded):,} completions of the {cell.name}")
-            if other > MOST_OTHER * len(recorded):
-                raise RejectedError(
-                    f"of {len(recorded):,} recorded verdicts of the {cell.name}, its code gives {other:,} otherwise"
-                )
-            if other:
-                details.append(f"{other:,} otherwise")
-        self.judged = len(recorded)
+            details.append(f"{judged:,} completions in {counted(len(own), 'cell')}")
+        self.judged = judged
 
     def _interrogate(self, guest: IsolatedFactory, suite: Suite) -> None:
         """Test the isolated defense with the questions of `check` whose failure raises a flag."""
@@ -565,6 +567,30 @@ class _Verifier(Questions):
         return []
 
 
+class _Given(Protocol):
+    """What a verdict does, from a defense or from a row of completions."""
+
+    @property
+    def action(self) -> str:
+        """As `Verdict.action`."""
+
+    @property
+    def token_weights(self) -> Sequence[float] | None:
+        """As `Verdict.token_weights`."""
+
+
+def _in_order(of_rounds: Mapping[int, Sequence[_Given]]) -> list[_Given]:
+    return [each for number in sorted(of_rounds) for each in of_rounds[number]]
+
+
+def _alike(one: _Given, other: _Given) -> bool:
+    """Whether two verdicts do the same, tokens' weights to a thousandth."""
+    if one.action != other.action or (one.token_weights is None) != (other.token_weights is None):
+        return False
+    pair = one.token_weights or (), other.token_weights or ()
+    return len(pair[0]) == len(pair[1]) and all(abs(a - b) < 1e-3 for a, b in zip(*pair, strict=True))
+
+
 _NO_HARM = "undefended, the attack does too little harm there to measure what is prevented"
 
 
@@ -595,6 +621,7 @@ def verify(
     if verdict != "rejected":
         verdict = lowest(made)
         verifier.reasons[:0] = doubts(entry, made, verifier.found)
+    carried: Carried = ""
     if earlier is not None and not verifier.ran:
         # Without its archive, a delivery has the verdict that it keeps already.
         kept = not verifier.found and made == earlier.deliveries
@@ -602,10 +629,14 @@ def verify(
         if (kept or whole or earlier.verdict == "rejected") and stays(earlier, entry, verdict, made):
             tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
             about = dict.fromkeys([*doubts(entry, made, verifier.found), *earlier.reasons])
-            return earlier.model_copy(update={"reasons": tuple(about), "entry_sha256": entry.sha256})
-        known = {each for of in entry.manifest.deliveries for each in delivery_sha256s(entry, of, verifier.in_place)}
-        if earlier.key and known & {each.sha256 for each in earlier.deliveries}:
-            verifier.flags |= set(earlier.flags)  # which cells that ran have shown
+            return earlier.model_copy(
+                update={
+                    "reasons": tuple(about), "entry_sha256": entry.sha256,
+                    "judged": max(earlier.judged, verifier.judged),
+                }
+            )  # fmt: skip
+        if carried := carried_from(earlier):
+            verifier.flags |= set(earlier.flags)
     of_each = zip(entry.manifest.deliveries, made, strict=True)
     if earlier is not None and {each for of, each in of_each if of not in verifier.found} & {*earlier.deliveries}:
         verifier.flags |= set(earlier.flags)
@@ -626,6 +657,7 @@ def verify(
         key=options.secret.hex() if verifier.ran else "",
         held_out=verifier.fresh.held_out,
         judged=verifier.judged,
+        carried=carried,
         verified=today,
         engine_revision=engine_revision(),
         versions={name: str(here[name]) for name in _VERSIONS},

@@ -84,6 +84,9 @@ def test_a_row_of_the_benchmark_itself_has_the_suite_s_arguments(tmp_path: Path)
         ("length_budget+none", "holds none, a row of the benchmark itself"),
         ("guard(note='place 1')", "cannot be made: .*unexpected keyword argument 'note'"),
         ("guard(beacon=True)", "is written guard in entries"),
+        ("max_tokens(limit=-1)", "cannot be made: "),
+        ("logit(reject='THE BEST DEFENSE')", "cannot be made: "),
+        ("defense/mine.py:Mine(# the best\n)", "is written defense/mine.py:Mine in entries"),
     ],
 )
 def test_what_an_entry_calls_its_defense_can_be_made_and_sees_no_labels(

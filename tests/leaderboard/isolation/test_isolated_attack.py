@@ -191,7 +191,7 @@ def test_solutions_are_seen_only_with_an_oracle(where: str) -> None:
         ("PicksWithoutBeacon(what='beacon')", "a question for a seed, and it is not granted the beacon"),
         ("Picks(what='split')", "has no split 'secret'"),
         ("Picks(what='exit')", "ended its own process in choose"),
-        ("Rewords(answer='many')", "cannot be used: its answer is no number"),
+        ("Rewords(answer='many')", "cannot be used: it is no plain number"),
         (f"Rewords(answer={'1' * 16_385!r})", "cannot be used: it has more than 16,384 characters"),
         ("Rewords(question='Why?')", "may ask about the items that it is given, and 'train-"),
     ],

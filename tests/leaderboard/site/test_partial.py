@@ -24,7 +24,7 @@ from thiefbench.leaderboard.site.answers import worst_first
 from thiefbench.leaderboard.site.board import NEVER_RUN, board
 from thiefbench.leaderboard.site.index_page import shown_suite
 from thiefbench.leaderboard.site.writing import write_site
-from thiefbench.leaderboard.verification.verdict import DeliveryVerdict
+from thiefbench.leaderboard.verification.verdict import DeliveryVerdict, Rerun
 from thiefbench.suite.scenario import CellSpec
 
 __all__ = ["made"]  # a fixture
@@ -157,10 +157,19 @@ class TestPartialEntries:
         verified(seen, entry(entries, "mine", prevents(0.9), STANDARD), "rescored")
         verified(seen, entry(entries, "run", prevents(0.9), STANDARD), "re-executed")
         verified(seen, entry(entries, "judged", prevents(0.9), STANDARD), "rescored", judged=384)
-        verified(seen, entry(entries, "ours", prevents(0.9), STANDARD, defense="length_budget"), "rescored")
+        ours = entry(entries, "ours", prevents(0.9), STANDARD, defense="length_budget", authors=("ThiefBench",))
+        verified(seen, ours, "rescored")
+        verified(seen, entry(entries, "theirs", prevents(0.9), STANDARD, defense="likelihood"), "rescored")
+        again = [
+            Rerun(
+                part="", role="attack", attack="text", seed=0, measure="harm_prevented", submitted=(0.9, 0.9), found=0.9,
+                equal=True, agrees=True, kind="own",
+            )
+        ]  # fmt: skip
+        verified(seen, entry(entries, "some", prevents(0.9), STANDARD), "rescored", reruns=again)
         found = board(entries, seen)
         flagged = {each.row.defense: [flag.name for flag in each.flags] for each in found.suites[0].rows if each.own}
-        assert flagged == {"mine": [NEVER_RUN], "run": [], "judged": [], "ours": []}
+        assert flagged == {"mine": [NEVER_RUN], "run": [], "judged": [], "ours": [], "theirs": [NEVER_RUN], "some": []}
 
     def test_alone_they_are_listed_and_told_to_be_unranked(self, made: tuple[Path, Path]) -> None:
         entries, seen = made

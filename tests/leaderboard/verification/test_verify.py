@@ -776,6 +776,36 @@ def test_a_defense_that_asks_the_policy_is_not_asked_about_recorded_rounds(hones
     assert said.status == "warning" and "not asked: written needs the policy" in said.detail
 
 
+def test_a_rejection_by_cells_is_not_shed_by_another_one(honest: Made, tmp_path: Path) -> None:
+    """Such as one of a copy with a changed score, which runs no cell."""
+    found = verified(honest)
+    lie = forged(honest, tmp_path / "1", HONEST_EVAL, undefended)
+    for verdict, carried in (("rejected", "rejection"), ("rescored", "flags")):
+        shown = found.model_copy(update={"verdict": verdict, "flags": ("does not generalise",), "key": "0" * 64})
+        write_verification(tmp_path, shown)
+        between = verified(lie, earlier=tmp_path)
+        assert (between.verdict, between.flags, between.carried) == ("rejected", shown.flags, carried)
+        write_verification(tmp_path, between)
+        after = verified(honest, earlier=tmp_path)
+        assert (after.verdict, after.flags) == (verdict, shown.flags), "only cells can refute it"
+
+
+def test_masks_are_judged_again_too(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "masks.py"
+    file.write_text(
+        "from thiefbench.defenses.base import Defense, Verdict\n\n\n"
+        "class Masks(Defense):\n"
+        "    name = 'masks'\n"
+        "    requires = frozenset()\n\n"
+        "    def inspect(self, view):\n"
+        "        sizes = [len(each.ids) + each.ended for each in view.completions]\n"
+        "        return [Verdict('accept', token_weights=(0.5,) * size) for size in sizes]\n"
+    )
+    masks = made(tmp_path / "true", f"{file}:Masks", monkeypatch, store=store)
+    assert verified(masks, judged=True).judged > 0
+    assert "recorded verdicts of" in rejected(masked(masks, tmp_path / "copied", CHEATS, "Accepts"), judged=True)
+
+
 def test_the_verdict_is_of_the_entry_that_was_read(honest: Made, tmp_path: Path) -> None:
     """A pull request may change while its entry is verified."""
     seen, folder = tmp_path / "seen", tmp_path / "mine"
