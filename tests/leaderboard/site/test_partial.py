@@ -162,8 +162,8 @@ class TestPartialEntries:
         verified(seen, entry(entries, "theirs", prevents(0.9), STANDARD, defense="likelihood"), "rescored")
         again = [
             Rerun(
-                part="", role="attack", attack="text", seed=0, measure="harm_prevented", submitted=(0.9, 0.9), found=0.9,
-                equal=True, agrees=True, kind="own",
+                part="", role="attack", attack="text", seed=0, measure="harm_prevented", submitted=(0.9, 0.9),
+                found=0.9, equal=True, agrees=True, kind="own",
             )
         ]  # fmt: skip
         verified(seen, entry(entries, "some", prevents(0.9), STANDARD), "rescored", reruns=again)
