@@ -255,7 +255,7 @@ def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(
 def test_the_secret_of_a_fresh_trial_is_nowhere_in_the_sandbox(honest: Made, tmp_path: Path, jail: None) -> None:
     """Not in its memory, its environment or its files; nor is the seed that is hashed with it."""
     secrets = [SECRET.hex(), str(secret_seed(SECRET, "fresh", 1))]
-    spy = masked(honest, tmp_path / "1", HOSTILE, f"Spies(words={secrets}, paths={[str(tmp_path)]})")
+    spy = masked(honest, tmp_path / "1", HOSTILE, f"Spies(paths={[str(tmp_path)]}, words={secrets})")
     found = verified(spy, fresh=1, store=tmp_path / "own")
     assert (found.verdict, found.fresh_trials) == ("rescored", 1)
     records = [record for record in Store(tmp_path / "own").records() if record.cell["defense"].startswith("defense/")]
