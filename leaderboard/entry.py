@@ -55,8 +55,9 @@ ENTRY_BYTES: Final = 200_000
 _LOOSELY, _FEW = 1.125, 64
 """How much larger the compressed scores may be than zlib makes them here: others compress a little otherwise."""
 _MOST_PATHS: Final = 10 * MOST_FILES
-_MOST_DEPTH: Final = 16
 """Most files and folders that are looked at: what is said to be an entry may be the root of a disk."""
+_MOST_DEPTH: Final = 16
+"""So deep may folders lie in one another; an entry's own lie less deep."""
 
 
 _CURRENT_FOLDER, _EXCHANGE = -100, 2

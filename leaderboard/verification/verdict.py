@@ -44,6 +44,7 @@ FLAGS: Final[tuple[Flag, ...]] = get_args(Flag)
 
 
 Carried = Literal["", "flags", "rejection"]
+"""What cells that were run for an earlier verification have shown, and hold against an entry until cells run again."""
 
 
 class Rerun(BaseModel):

@@ -31,7 +31,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Final, Protocol
 
-from thiefbench import provenance, registry
+from thiefbench import provenance
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.keys import new_secret
 from thiefbench.engine_revision import engine_revision
@@ -101,6 +101,7 @@ from thiefbench.leaderboard.verification.verdict import (
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.recorded_rounds import LackingError
 from thiefbench.suite.analysis.replay import Recording, ReplayError, replay
+from thiefbench.suite.analysis.untrained_lines import task_of
 from thiefbench.suite.execution.cell_identity import RegistryFactory
 from thiefbench.suite.scenario import CellSpec, Suite, heading
 from thiefbench.suite.store.records import Store
@@ -409,8 +410,7 @@ class _Verifier(Questions):
             if self._warm is not None and "judge" in self._warm.requires:
                 raise LackingError("the defense asks a judge for every completion")
             for cell in own:
-                task = registry.make("task", cell.record.cell["task"])
-                recording = Recording(archive.cell(cell.record.cell_id), cell.record, task)
+                recording = Recording(archive.cell(cell.record.cell_id), cell.record, task_of(cell.record.cell["task"]))
                 if recording.swarm.seeds == "announced":
                     raise LackingError("the seeds that senders announced are not recorded")
                 make = partial(guest.make, guest.defense)
@@ -585,10 +585,9 @@ def _in_order(of_rounds: Mapping[int, Sequence[_Given]]) -> list[_Given]:
 
 def _alike(one: _Given, other: _Given) -> bool:
     """Whether two verdicts do the same, tokens' weights to a thousandth."""
-    if one.action != other.action or (one.token_weights is None) != (other.token_weights is None):
-        return False
-    pair = one.token_weights or (), other.token_weights or ()
-    return len(pair[0]) == len(pair[1]) and all(abs(a - b) < 1e-3 for a, b in zip(*pair, strict=True))
+    ours, theirs = one.token_weights or (), other.token_weights or ()
+    alike = len(ours) == len(theirs) and all(abs(a - b) < 1e-3 for a, b in zip(ours, theirs, strict=True))
+    return one.action == other.action and alike
 
 
 _NO_HARM = "undefended, the attack does too little harm there to measure what is prevented"
