@@ -18,15 +18,15 @@ def first_apart(
 
 def alike(one: Verdict, other: Verdict) -> bool:
     """Whether two verdicts are equal up to the rounding of scores and weights, which depends on the order of sums."""
-    if one.action != other.action or not _weights_alike(one.token_weights, other.token_weights):
+    if one.action != other.action or not weights_alike(one.token_weights, other.token_weights):
         return False
     if one.score is None or other.score is None:
         return one.score is other.score
     return abs(one.score - other.score) <= 1e-3 * max(1.0, abs(one.score))
 
 
-def _weights_alike(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:
-    """The same for token weights."""
+def weights_alike(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:
+    """Whether two verdicts' token weights are equal up to rounding."""
     if one is None or other is None:
         return one is other
     return len(one) == len(other) and all(abs(a - b) <= 1e-3 for a, b in zip(one, other, strict=True))

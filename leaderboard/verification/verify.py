@@ -22,14 +22,14 @@ its submission: its scores are correct, so it is rescored, but they do not gener
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Final, Protocol
+from typing import Final
 
 from thiefbench import provenance
 from thiefbench.defenses.base import Defense
@@ -62,6 +62,7 @@ from thiefbench.leaderboard.verification.by_delivery import doubts, lowest, verd
 from thiefbench.leaderboard.verification.drawing import FOUND, SEVERAL, chance_of_finding, comparisons_needed
 from thiefbench.leaderboard.verification.expectation import Results
 from thiefbench.leaderboard.verification.held_out import HeldOut, trials
+from thiefbench.leaderboard.verification.judging_again import OtherVerdictsError, TwoWaysError, judge_again
 from thiefbench.leaderboard.verification.questions import MOST_REASONS, Questions, RejectedError, Tell, each_cell
 from thiefbench.leaderboard.verification.reexecution import (
     DisagreesError,
@@ -100,8 +101,7 @@ from thiefbench.leaderboard.verification.verdict import (
 )
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.recorded_rounds import LackingError
-from thiefbench.suite.analysis.replay import Recording, ReplayError, replay
-from thiefbench.suite.analysis.untrained_lines import task_of
+from thiefbench.suite.analysis.replay import ReplayError
 from thiefbench.suite.execution.cell_identity import RegistryFactory
 from thiefbench.suite.scenario import CellSpec, Suite, heading
 from thiefbench.suite.store.records import Store
@@ -112,8 +112,6 @@ from thiefbench.trust import reads_strangers
 from thiefbench.wording import counted
 
 JUDGED_AGAIN: Final = "the defense gives the verdicts that were recorded"
-MOST_OTHER: Final = 0.01
-"""Of recorded verdicts, so many may be given otherwise: another processor's last bits may decide a close one."""
 _VERSIONS = ("thiefbench", "torch", "transformers", "numpy", "python")
 _FLAG_OF: dict[str, Flag] = {
     "equal views, equal verdicts": "non-deterministic",
@@ -396,45 +394,24 @@ class _Verifier(Questions):
         return IsolatedFactory(entry.manifest.defense, spec, entry.manifest.source_sha256, make)
 
     def _judge_again(self, cells: Sequence[SubmittedCell], archive: Store, scratch: Path) -> None:
-        """Let the isolated defense judge the recorded rounds of all its cells.
-
-        Raises RejectedError if it judges otherwise: then the completions are another defense's. Defenses that ask the
-        policy cannot be asked, as archives hold no weights, and judges are slow.
-        """
+        """Let the isolated defense judge the recorded rounds of all its cells; raises RejectedError if it judges
+        otherwise, as the completions are then another defense's."""
         own = [cell for cell in cells if cell.own and not cell.published and cell.record.status == "ok"]
         if not own or anchor_of(self.entry.manifest.defense):
             return
-        judged = 0
         try:
             guest = self._guest(scratch)
-            if self._warm is not None and "judge" in self._warm.requires:
-                raise LackingError("the defense asks a judge for every completion")
-            for cell in own:
-                recording = Recording(archive.cell(cell.record.cell_id), cell.record, task_of(cell.record.cell["task"]))
-                if recording.swarm.seeds == "announced":
-                    raise LackingError("the seeds that senders announced are not recorded")
-                make = partial(guest.make, guest.defense)
-                given = _in_order(replay(recording, make).verdicts)
-                recorded = _in_order(recording.pools)
-                other = sum(not _alike(one, before) for one, before in zip(given, recorded, strict=True))
-                if other > MOST_OTHER * len(recorded):
-                    again = _in_order(replay(recording, make).verdicts)
-                    if not all(map(_alike, given, again)):
-                        self._flag("non-deterministic", f"it judged the recorded rounds of the {cell.name} in two ways")
-                        return
-                    with self._question(JUDGED_AGAIN):
-                        of = f"of {len(recorded):,} recorded verdicts of the {cell.name}"
-                        raise RejectedError(f"{of}, its code gives {other:,} otherwise")
-                judged += len(recorded)
+            self.judged = judge_again(own, archive, partial(guest.make, guest.defense))
+        except TwoWaysError as found:
+            self._flag("non-deterministic", str(found))
         except (LackingError, SandboxUnavailable) as error:
             self._tell(JUDGED_AGAIN, "warning", f"not asked: {str(error).partition(': ')[0]}")
-            return
-        except (ReplayError, DefenseError) as error:
+        except (OtherVerdictsError, ReplayError, DefenseError) as error:
+            failed = "" if isinstance(error, OtherVerdictsError) else "it cannot judge its recorded rounds: "
             with self._question(JUDGED_AGAIN):
-                raise RejectedError(f"it cannot judge its recorded rounds: {error}") from error
-        with self._question(JUDGED_AGAIN) as details:
-            details.append(f"{judged:,} completions in {counted(len(own), 'cell')}")
-        self.judged = judged
+                raise RejectedError(f"{failed}{error}") from error
+        else:
+            self._tell(JUDGED_AGAIN, "ok", f"{self.judged:,} completions in {counted(len(own), 'cell')}")
 
     def _interrogate(self, guest: IsolatedFactory, suite: Suite) -> None:
         """Test the isolated defense with the questions of `check` whose failure raises a flag."""
@@ -565,29 +542,6 @@ class _Verifier(Questions):
             which = "its trial at a fresh seed is" if tried == 1 else f"all {tried} of its trials at fresh seeds are"
             return [f"{which} inconclusive: {_NO_HARM}; --fresh {tried + 2} tries more"]
         return []
-
-
-class _Given(Protocol):
-    """What a verdict does, from a defense or from a row of completions."""
-
-    @property
-    def action(self) -> str:
-        """As `Verdict.action`."""
-
-    @property
-    def token_weights(self) -> Sequence[float] | None:
-        """As `Verdict.token_weights`."""
-
-
-def _in_order(of_rounds: Mapping[int, Sequence[_Given]]) -> list[_Given]:
-    return [each for number in sorted(of_rounds) for each in of_rounds[number]]
-
-
-def _alike(one: _Given, other: _Given) -> bool:
-    """Whether two verdicts do the same, tokens' weights to a thousandth."""
-    ours, theirs = one.token_weights or (), other.token_weights or ()
-    alike = len(ours) == len(theirs) and all(abs(a - b) < 1e-3 for a, b in zip(ours, theirs, strict=True))
-    return one.action == other.action and alike
 
 
 _NO_HARM = "undefended, the attack does too little harm there to measure what is prevented"
