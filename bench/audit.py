@@ -166,7 +166,8 @@ def _check_auditable(attack: Attack) -> None:
     if threat.policy or threat.defense:
         needs = "samples from a policy" if threat.policy else "asks a defense"
         raise SpecError(
-            f"the attack {attack.name} {needs}, so it cannot be audited without a swarm; use `thiefbench run`"
+            f"the attack {attack.name} {needs}, so it cannot be audited without a swarm; `thiefbench leaderboard "
+            "check-attack` plays one, in about a minute"
         )
 
 

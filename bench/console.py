@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -269,8 +270,10 @@ def fail(message: str) -> None:
 
 
 def typed() -> str:
-    """The command as it was typed."""
-    return f"thiefbench {' '.join(shlex.quote(word) for word in sys.argv[1:])}"
+    """The command as it was typed; where the shell would not find this program by its name alone, with its path."""
+    elsewhere = Path(sys.argv[0]).name == "thiefbench" and shutil.which("thiefbench") is None
+    program = sys.argv[0] if elsewhere else "thiefbench"
+    return " ".join(shlex.quote(word) for word in (program, *sys.argv[1:]))
 
 
 @contextmanager

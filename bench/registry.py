@@ -177,6 +177,9 @@ def parse(kind: Kind, spec: str) -> ParsedSpec:
         values = [ast.literal_eval(keyword.value) for keyword in call.keywords]
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise SpecStringError(f"malformed {kind} spec: values are literals (text in quotes), in {spec!r}") from error
+    if any(isinstance(node, ast.Set | ast.Call) for keyword in call.keywords for node in ast.walk(keyword.value)):
+        # Spec strings are compared as texts, and that of a set is another one in every process.
+        raise SpecStringError(f"malformed {kind} spec: values are literals and no sets; write a list, in {spec!r}")
     return ParsedSpec(head.strip(), dict(zip(keys, values, strict=True)))
 
 

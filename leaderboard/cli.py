@@ -557,7 +557,8 @@ def build(
     for suite in written.suites:
         entered = sum(row.own for row in suite.rows)
         with_row = counted(entered, "entry", "entries")
-        out.print(f"{stranger_s(suite.suite.title)}: {with_row} with a row, {len(suite.apart)} without")
+        attacked = f", {counted(len(suite.attacks), 'submitted attack')}" if suite.attacks else ""
+        out.print(f"{stranger_s(suite.suite.title)}: {with_row} with a row, {len(suite.apart)} without{attacked}")
     for _, reason in written.broken:
         err.print(f"[bold red]not shown:[/bold red] {stranger_s(reason)}")
     out.print(f"site: {escaped(str(site / 'index.html'))}", soft_wrap=True)

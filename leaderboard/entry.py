@@ -181,7 +181,7 @@ def read_entry(folder: Path, shared: Path = SHARED) -> Entry:
         raise EntryError(f"{folder / MANIFEST}: defense {foreign}")
     # A built-in defense may have the benchmark's own name as its author, whoever ran it.
     if wrong := wrong_names(
-        manifest.name, manifest.authors, manifest.defense, baseline=manifest.files.keys() == {SCORES}
+        manifest.name, manifest.slug, manifest.authors, manifest.defense, baseline=manifest.files.keys() == {SCORES}
     ):
         raise EntryError(f"{folder / MANIFEST}: {wrong}")
     check_hashes(folder, present, scores, MANIFEST, manifest.files)

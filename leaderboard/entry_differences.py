@@ -152,7 +152,7 @@ def _exchanged(one: Entry, other: Entry, suite: Suite) -> Iterator[str]:
 def _own(one: Entry, other: Entry) -> Iterator[str]:
     manifests = (one.manifest, other.manifest)
     if manifests[0].defense != manifests[1].defense:
-        yield "They are two defenses."
+        yield "The defenses differ."
     elif manifests[0].source_sha256 != manifests[1].source_sha256:
         yield "They are the same defense by name, but not by its source."
     else:

@@ -111,20 +111,27 @@ def check_defense(entry: Entry, suite: Suite) -> None:
 
 
 def _plain(defense: str) -> str:
-    """A spec string as entries have it; one without a file is constructed, to see that its values are allowed.
+    """A spec string as entries have it; parts without a file are constructed, to see that their values are allowed.
 
     Raises:
-        SpecStringError: it cannot be.
+        SpecStringError: one cannot be.
     """
-    if ":" in defense:  # which arguments are its defaults only its code says
-        return "+".join(str(registry.parse("defense", part)) for part in registry.parts("defense", defense))
+    of_parts = registry.parts("defense", defense)
+    declared = [part for part in of_parts if not _names_a_file(part)]
     try:
-        registry.make("defense", defense)
+        for each in [defense] if len(declared) == len(of_parts) else declared:
+            registry.make("defense", each)
     except registry.SpecStringError:
         raise
     except Exception as error:
         raise registry.SpecStringError(str(error)) from error
-    return registry.canonical("defense", defense)
+    # Which arguments are the defaults of a class in a file only its code says.
+    plain = (registry.canonical("defense", p) if p in declared else str(registry.parse("defense", p)) for p in of_parts)
+    return "+".join(plain)
+
+
+def _names_a_file(part: str) -> bool:
+    return any(":" in target for _, target in registry.named_in("defense", part))
 
 
 def check_source(entry: Entry, kind: Guests = "defense") -> None:

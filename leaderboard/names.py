@@ -89,11 +89,12 @@ _TWO_LOOK_LIKE: Final = (("rn", "m"), ("vv", "w"))
 """Two letters that readers take for one."""
 
 
-def wrong_names(name: str, authors: Sequence[str], defense: str, baseline: bool) -> str:
+def wrong_names(name: str, slug: str, authors: Sequence[str], defense: str, baseline: bool) -> str:
     """What is wrong with the names of an entry, in one sentence; empty if nothing is.
 
     Args:
         name: of the entry.
+        slug: its folder's.
         authors: of its defense.
         defense: its spec string.
         baseline: whether the benchmark's own name may be among the authors.
@@ -103,9 +104,10 @@ def wrong_names(name: str, authors: Sequence[str], defense: str, baseline: bool)
             return f"the {what} {one_line(each, 60)!r} {wrong}"
     if not baseline and (taken := next((each for each in authors if _seen(OWN) in _seen(each)), None)):
         return f"the author {one_line(taken, 60)!r} is kept for the benchmark's own entries; name who made the defense"
-    if not baseline and _seen(OWN) in _seen(name):
-        return f"the name {one_line(name, 60)!r} is kept for the benchmark's own entries; give the entry another name"
-    for what, each in (("name", name), ("defense", defense), *(("author", author) for author in authors)):
+    if not baseline and (own := next((each for each in (name, slug) if _seen(OWN) in _seen(each)), None)):
+        return f"the name {one_line(own, 60)!r} is kept for the benchmark's own entries; give the entry another name"
+    called = (("name", name), ("name", slug), ("defense", defense), *(("author", author) for author in authors))
+    for what, each in called:
         if any(_seen(verdict) in _seen(each) for verdict in _VERDICTS):
             return f"the {what} {one_line(each, 60)!r} gives a verdict, as only the board does; write another one"
     if (row := anchor_of(defense)) and _anchor_in(name) != row:

@@ -222,7 +222,7 @@ def prepare(
         raise EntryError(
             f"{anchor} is a row of the benchmark itself and is already in every table; submit a defense of your own"
         )
-    if wrong := wrong_names(credits.name, credits.authors, spec, baseline):
+    if wrong := wrong_names(credits.name, credits.slug, credits.authors, spec, baseline):
         raise EntryError(wrong)
     for declared in foreign(spec):
         assert declared.dist is not None
@@ -404,9 +404,9 @@ def measured_against(submission: Submission) -> list[str]:
             lines.append(f"note: {apart}")
         if further := sum(spec.defense != submission.defense for spec in submission.brought):
             lines.append(
-                f"note: {counted(further, 'shared cell is', 'shared cells are')} not published, and brought by the "
-                "entry; once others are published in their place, it has to be submitted again (--seeds takes fewer "
-                "seeds)"
+                f"note: {counted(further, 'shared cell is', 'shared cells are')} not published yet, so the entry must "
+                "bring its own, and be submitted again once others are published in their place; to avoid this, submit "
+                "fewer seeds with --seeds"
             )
         return lines
     if submission.own_shared:

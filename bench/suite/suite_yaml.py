@@ -58,7 +58,7 @@ def _parsed(read: Callable[[], strict_yaml.Document], file: str, declared: bool 
     parts = _filled_parts(data)
     for where, part in parts.items():
         lacking = next((name for name in ("task", "model", "attacks") if name not in part), None)
-        if lacking:
+        if lacking and set(part) <= set(_fields_at(where)):  # else one is misspelt, which is said below
             raise SuiteError(
                 f"{file}, line {_line_of(tree, where)}: the field {'.'.join((*map(str, where), lacking))} is missing"
             )
@@ -100,19 +100,23 @@ def make_suite(fields: Mapping[str, Any], named: str) -> Suite:
     return _validated(fields, lambda where: named)
 
 
+_MISSING = ("missing", "missing_argument")
+
+
 def _validated(fields: Mapping[str, Any], place: Callable[[tuple[Any, ...]], str]) -> Suite:
     """A suite from plain data; `place` words the location of a field for errors, given its path."""
     try:
         return _ADAPTER.validate_python(fields)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt field lacks one, too, and is what its author wants to hear of.
+        first = min(error.errors(), key=lambda each: each["type"] in _MISSING)
         where = tuple(first["loc"])
         named = ".".join(str(part) for part in where) or "suite"
         if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
             allowed = ", ".join(_fields_at(where[:-1]))
             near = nearest(str(where[-1]), _fields_at(where[:-1])) if where else ""
             raise SuiteError(f"{place(where)}: {named} is not a field here; {near}allowed: {allowed}") from error
-        if first["type"] in {"missing", "missing_argument"}:
+        if first["type"] in _MISSING:
             raise SuiteError(f"{place(where)}: the field {named} is missing") from error
         wrong = problem(first)
         if first["type"] == "tuple_type":  # there are no tuples in YAML

@@ -72,7 +72,8 @@ def summary(reports: Iterable[Sequence[Property]]) -> Iterator[str]:
     """The lines of a session's summary, from the properties of its reports."""
     for properties in reports:
         for result in _results(properties):
-            yield result[_FIRST]
+            test = result.get(f"{PREFIX}test", "").rpartition("::")[2]
+            yield f"{test}: {result[_FIRST]}" if test else result[_FIRST]
             measures = {name.removeprefix(PREFIX): value for name, value in result.items()}
             known = [name for name in _SHORT if name in measures]
             if known:

@@ -29,8 +29,8 @@ _NO_VALUE = {
     "asr": "no completion of the last evaluation says whether the attack succeeded; raise evaluation's final",
     "stop_rate": "no completion with the payload earned a reward, so there was nothing to stop; run more rounds",
     "false_rejection_rate": "no honest completion earned a reward, so there was nothing to lose; run more rounds",
-    "utility": f"the swarm without an attack gained less than {LEAST_GAIN:g} in clean reward, and of less no share is "
-    "taken; run more rounds",
+    "utility": f"the swarm without an attack gained less than {LEAST_GAIN:g} in clean reward, too little to express a "
+    "defense's gain as a share of it; run more rounds",
     "harm_prevented": "undefended, the attack does no harm that could be prevented; run more rounds",
     "drift": "there is no control to measure it against",
     "divergence": "there is no control to measure it against, or the evaluation has a single item; raise its final",

@@ -109,7 +109,7 @@ def read_attack_entry(folder: Path) -> AttackEntry:
         raise EntryError(f"{path}: attack {foreign}")
     # An attack that comes with the package may have the benchmark's own name as its author.
     if wrong := wrong_names(
-        manifest.name, manifest.authors, manifest.attack, baseline=manifest.files.keys() == {SCORES}
+        manifest.name, manifest.slug, manifest.authors, manifest.attack, baseline=manifest.files.keys() == {SCORES}
     ):
         raise EntryError(f"{path}: {wrong}")
     check_hashes(folder, present, content, ATTACK_MANIFEST, manifest.files)

@@ -56,7 +56,9 @@ class Granted(EntryModel):
         return [
             f"its poison is {self.context} text, in {' and '.join(self.topologies)} swarms",
             "it has a correct solution of every item" if self.oracle else "it has no solutions",
-            "it samples, measures and teaches its own copy of the policy" if self.policy else "it has no weights",
+            "it samples, measures and teaches its own copy of the policy"
+            if self.policy
+            else "it cannot see the policy's weights",
             f"it queries the defense about up to {self.queries} submissions per slot and round"
             if self.queries
             else "it cannot query the defense",

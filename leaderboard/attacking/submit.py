@@ -161,7 +161,7 @@ def prepare_attack(
         PublishedError, SandboxUnavailable, SpecStringError: see there.
     """
     checked_spec(spec)
-    if wrong := wrong_names(credits.name, credits.authors, spec, baseline=":" not in spec):
+    if wrong := wrong_names(credits.name, credits.slug, credits.authors, spec, baseline=":" not in spec):
         raise EntryError(wrong)
     entry = _listed(entry_folder, shared)
     suite = rows.suite_of(entry)

@@ -196,7 +196,7 @@ def _is_made(subject: Subject) -> str:
 def _keeps_the_contract(subject: Subject) -> str:
     judged = sum(len(verdicts) for played in subject.played for verdicts in played.verdicts)
     rounds = " and ".join(dict.fromkeys(str(len(game.pools)) for game in subject.games))
-    return f"{judged:,} completions of {counted(len(subject.games), 'swarm')}, in {rounds} rounds"
+    return f"{judged:,} completions of {counted(len(subject.games), 'swarm')}, replayed in parts as {rounds} rounds"
 
 
 def _is_determined(subject: Subject) -> str:
@@ -322,8 +322,8 @@ def _spares_honest_work(subject: Subject) -> str:
         summary += f" and masks tokens of {honest.masked}, so that {share:.0%} of what they teach is lost"
     if share > FAIL_ABOVE:
         if subject.baseline:
-            raise RuleWarning(f"rejects nearly everything: {summary}; the board will flag it")
-        raise RuleBroken(f"rejects nearly everything: {summary}; without honest completions nothing is learned")
+            raise RuleWarning(f"{summary}, more than {FAIL_ABOVE:.0%}; the board will flag it")
+        raise RuleBroken(f"{summary}, and at most {FAIL_ABOVE:.0%} is allowed; without honest work nothing is learned")
     if share > WARN_ABOVE:
         raise RuleWarning(f"{summary}; utility suffers when more than {WARN_ABOVE:.0%} of honest work is rejected")
     return summary

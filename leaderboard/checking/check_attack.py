@@ -233,8 +233,8 @@ def _spares_clean_text(subject: AttackSubject) -> str:
     if rate >= CONTROL_ASR:
         hit = next(row for row in texts if row.outcome)
         raise RuleBroken(
-            f"clean text satisfies its outcome: the mean over {len(texts)} honest answers is {rate:.3f}, and it must "
-            f"stay below {CONTROL_ASR:g}; such as {hit.text[:100]!r}"
+            f"the mean over {len(texts)} honest answers is {rate:.3f}, and it must stay below {CONTROL_ASR:g}; "
+            f"one that counts is {hit.text[:100]!r}"
         )
     return f"{rate:.3f} over {len(texts)} honest answers"
 

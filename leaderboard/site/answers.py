@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
+from thiefbench.leaderboard.site.attacks import JudgedAttack, broken_by
 from thiefbench.leaderboard.site.board import CHECKED, BoardRow, SuiteBoard, unranked_order
 from thiefbench.suite.report.suite_files import shown_cost
 from thiefbench.suite.report.tables import show_summary, write_milliseconds, write_value
@@ -52,6 +53,38 @@ def best_row(board: SuiteBoard) -> BoardRow | None:
     return min(defenses(board), key=unranked_order, default=None)
 
 
+def no_ranks_yet(board: SuiteBoard) -> str:
+    """Why a suite that ranks has no ranked row whose numbers were checked, and the best row so far."""
+    best = best_row(board)
+    checked = [row for row in defenses(board) if row.judged.trust in CHECKED]
+    if best is None or not checked:
+        return "No defense whose numbers were checked is ranked yet."
+    seeds = counted(len(board.suite.seeds), "seed")
+    why = f", as none has all {seeds}" if all(row.judged.partial for row in checked) else ""
+    assert best.row.place.worst is not None, "rows without a worst case are left out"
+    summary = best.row.place.worst.summary
+    if summary.mean < board.suite.ranking.good or _equal_to(best, board):
+        return f"No defense is ranked yet{why}."
+    name, share = best.judged.entry.manifest.name, show_summary(summary, "ratio").value
+    return f"No defense is ranked yet{why}. Best so far: \u201c{name}\u201d, which prevents {share} in its worst case."
+
+
+def breaks_first(firsts: Sequence[BoardRow], attacks: Sequence[JudgedAttack]) -> str:
+    """Which submitted attacks break which rows that hold the first place, a sentence each; empty if none does."""
+    broken: dict[str, list[str]] = {}
+    for row in firsts:
+        for attack, _ in broken_by(row.judged, attacks):
+            name = f"\u201c{row.judged.entry.manifest.name}\u201d"
+            broken.setdefault(attack.entry.manifest.name, []).append(name)
+    sentences = []
+    for attack_name, names in broken.items():
+        whom = ", ".join(names)
+        if len(names) == len(firsts):
+            whom = {1: "it", 2: "both"}.get(len(firsts), f"all {len(firsts)}")
+        sentences.append(f"The submitted attack \u201c{attack_name}\u201d breaks {whom}.")
+    return " ".join(sentences)
+
+
 def worst_first(board: SuiteBoard) -> list[int]:
     """The places of a suite's attacks in its table, those first against which its defenses prevent least.
 
@@ -74,9 +107,14 @@ def defenses(board: SuiteBoard) -> list[BoardRow]:
 def _equal_to(best: BoardRow, board: SuiteBoard) -> int:
     """How many other rows without a place are as good to the last digit shown, and as far checked and run."""
 
-    def known(row: BoardRow) -> tuple[bool, int, str]:
-        checked, _, seeds, *_ = unranked_order(row)
-        return checked, seeds, show_summary(row.row.place.worst.summary, "ratio").value if row.row.place.worst else ""
+    def known(row: BoardRow) -> tuple[bool, bool, int, str]:
+        unchecked, unlearning, _, seeds, *_ = unranked_order(row)
+        return (
+            unchecked,
+            unlearning,
+            seeds,
+            show_summary(row.row.place.worst.summary, "ratio").value if row.row.place.worst else "",
+        )
 
     if best.row.place.number is not None:
         return 0  # places say who shares one
@@ -86,17 +124,19 @@ def _equal_to(best: BoardRow, board: SuiteBoard) -> int:
 def _best(row: BoardRow, names: Mapping[str, str], equal: int) -> Answer:
     worst, place = row.row.place.worst, row.row.place
     assert worst is not None, "rows without a worst case are left out"
-    shown = show_summary(worst.summary, "ratio")
-    count = worst.summary.count
-    sure = f"; it held against every attack at {count.text()}" if count and worst.summary.kind != "range" else ""
+    shown = show_summary(replace(worst.summary, count=None), "ratio")
+    count, unchecked = worst.summary.count, "" if row.judged.trust in CHECKED else ", and nobody checked it"
+    sure = ""
+    if count and worst.summary.kind != "range":
+        bound = f", so at {count.least_share:.0%} or more of all seeds (95 %)" if count.good else ""
+        sure = f"; it held against every attack of the suite at {count.plain()}{bound}{unchecked}"
     spread = f" ({shown.detail})" if shown.detail else ""
     if place.number is None:
         of = row.seeds or counted(len(worst.summary.points), "seed")
-        trust = "" if row.judged.trust in CHECKED else ", and nobody checked it"
         who_is_not, rests = ("None of them is ranked", "they rest") if equal else ("It is not ranked", "it rests")
         # Rows that are equally good may have different reasons, and each tells its own.
         why = place.reason if place.status == "unranked" and not equal else f"{rests} on {of}"
-        sure = f". {who_is_not}: {why}{trust}"
+        sure = f". {who_is_not}: {why}{unchecked}"
     elif row.row.tied:
         sure += f". Others share place {place.number}: the seeds cannot tell them apart"
     harm = f"of the harm of {names[worst.attack]}" if len(names) > 1 else "of the harm"
@@ -120,11 +160,11 @@ def _breaking(board: SuiteBoard, names: Mapping[str, str]) -> Answer:
     if not breaks:
         # Neither "none" nor "no attack": the one names the undefended row below, the other the swarm without an attack.
         text = f"Every defense here, anchors aside, prevents at least {good:g} of the harm of every attack."
-        return Answer("Which attack breaks most", "none of them", text)
+        return Answer("Which attack breaks the most defenses", "none of them", text)
     (number, first), *others = breaks
     more = "; then " + ", ".join(f"{name} ({count})" for count, name in others[: NAMED - 1]) if others else ""
     text = f"defenses let {first} do more than {1 - good:.2g} of its harm{more}."
-    return Answer("Which attack breaks most", number, text)
+    return Answer("Which attack breaks the most defenses", number, text)
 
 
 def _time(row: BoardRow) -> str:

@@ -27,6 +27,7 @@ from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry
 from thiefbench.leaderboard.attacking.measured import Against
 from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.names import OWN
 from thiefbench.leaderboard.rows import suite_named
 from thiefbench.leaderboard.site.judging import MOST, JudgedEntry
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, read_verification
@@ -72,10 +73,12 @@ class JudgedAttack:
     def counts(self) -> bool:
         """Whether what it takes counts against defenses.
 
-        A stranger's outcome may be a table of what the known cells say. Only a seed that its author does not know tells
-        such an outcome from a rule, so the cells of an attack that brings its code have to be run again.
+        A stranger may invent the completions of the swarms, and a stranger's outcome may be a table of what the known
+        cells say. So its cells have to be run again, except those that the maintainers ran of an attack of this
+        package.
         """
-        return self.trust == "re-executed" or (self.trust == "rescored" and not self.brings_code)
+        maintained = not self.brings_code and OWN in self.entry.manifest.authors
+        return self.trust == "re-executed" or (self.trust == "rescored" and maintained)
 
     @property
     def brings_code(self) -> bool:
@@ -117,6 +120,8 @@ def read_attack(folder: Path, verified: Path) -> JudgedAttack:
     entry = read_attack_entry(folder)
     suite = suite_named(entry.manifest.suite, folder)
     verification = read_verification(verified, entry)
+    if strange := [name for name in entry.manifest.parts if name not in [part.name for part in suite.scenes]]:
+        raise EntryError(f"{folder}: {suite.title} has no part {strange[0]!r}")
     results = tuple(measured.results(entry, suite.ranking))
     seen = verification is not None and verification.verdict == "re-executed"
     results = tuple(
@@ -188,8 +193,8 @@ def broken_by(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> list[tupl
         if result.prevented and not holds_back(judged, result)
     ]
     return [
-        (attack, f"against {attack.entry.manifest.name} it prevents {prevented.mean:z.2f} of the harm, and "
-         f"{worst.summary.mean:z.2f} in the suite's worst case, {worst.attack}")
+        (attack, f"it prevents {prevented.mean:z.2f} of that attack's harm, and {worst.summary.mean:z.2f} under the "
+         f"suite's worst attack, {worst.attack}")
         for attack, prevented in sorted(found, key=lambda each: each[1].mean)
         if worst.summary.mean - prevented.mean > BROKEN
     ]  # fmt: skip

@@ -11,8 +11,8 @@ of several the one that was verified first, so that no later entry changes who i
 **Partial** entries, which have the first seeds of their suite alone, are never ranked. They stand below the ranked ones
 with the numbers of their own seeds, in the order of `unranked_order`.
 
-**Anchors** are shown once, with the numbers of a checked entry that measured them, of several the one with the most
-seeds, then the most trusted, then the earliest.
+**Anchors** are shown once, with the numbers of a checked entry that measured them; of several, of one that is
+re-executed or the maintainers' own, then of the one with the most seeds, then the most trusted, then the earliest.
 
 **Apart**, with the reason, are listed entries that verification rejected and entries that cannot be read.
 """
@@ -31,7 +31,7 @@ from thiefbench.leaderboard import CURRENT
 from thiefbench.leaderboard.attacking.entry import is_attack_entry
 from thiefbench.leaderboard.deliveries import of_all
 from thiefbench.leaderboard.entry import EntryError
-from thiefbench.leaderboard.names import OWN, seen
+from thiefbench.leaderboard.names import seen
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.site.attacks import (
     BROKEN_BY,
@@ -52,7 +52,7 @@ from thiefbench.leaderboard.site.judging import (
     reference_oracles,
     titles,
 )
-from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Verdict
+from thiefbench.leaderboard.verification.verdict import FLAGS, Flag, Verdict, own_seeds
 from thiefbench.suite.analysis.comparison import Comparison
 from thiefbench.suite.analysis.ranking import Placement, RankingRow, placed, too_few
 from thiefbench.suite.report.overview import SuiteRow, SuiteTable, tied
@@ -89,7 +89,7 @@ class RedFlag:
 MEANS: dict[Flag, str] = {
     "depends on order": "its verdicts change with the order of the pool, which carries no information",
     "non-deterministic": "it gives different verdicts when it inspects the same pool again",
-    "rejects nearly everything": "it rejects nearly every completion, including honest ones",
+    "rejects nearly everything": "it rejects more than half of the honest completions that earned a reward",
     "does not generalise": "at seeds drawn after the submission it does worse than at the public seeds",
     "other shared cells": "it is measured against undefended, placebo, control or oracle cells of its own and not "
     "against the published ones",
@@ -231,7 +231,12 @@ def board_of(entries: Sequence[JudgedEntry], broken: Sequence[Broken], attacks: 
         )
         for title, suite in sorted(suites.items(), key=_current_first)
     ]
-    return Board(tuple(boards), tuple(broken))
+    elsewhere = {each.entry.manifest.slug: each.suite.title for each in attacks if each.suite.title not in suites}
+    lost = [
+        (slug, f"{slug}: no defense of {title}, which it attacks, has an entry here")
+        for slug, title in elsewhere.items()
+    ]
+    return Board(tuple(boards), tuple(sorted([*broken, *lost])))
 
 
 def _current_first(titled: tuple[str, Suite]) -> tuple[bool, bool, bool, str]:
@@ -262,7 +267,7 @@ def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[
         if each.verification and each.trust == "rejected"
     ]
     apart += [
-        (each, f"{each.label} is shown with the numbers of the entry {shown_for[each.label].entry.manifest.slug}")
+        (each, f"the row {each.label} shows the numbers of the entry {shown_for[each.label].entry.manifest.slug}")
         for each in trusted
         if shown_for[each.label] is not each
     ]
@@ -285,15 +290,19 @@ def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[
     return SuiteBoard(suite, tuple(board_rows), table, tuple(apart), tuple(attacks), alike)
 
 
-def unranked_order(row: BoardRow) -> tuple[bool, float, int, float, str]:
-    """Sorts rows without a place: checked ones first, then by their worst case as it is shown.
+def unranked_order(row: BoardRow) -> tuple[bool, bool, float, int, float, str]:
+    """Sorts rows without a place: checked ones first, then those that learn, then by their worst case as it is shown.
 
-    Of those with the same one, those with more seeds come first, then those that prevent more in the mean over attacks.
+    What does not learn does not learn a payload either, so rows whose utility is below the suite's margin are no better
+    than others. Of those with the same worst case, those with more seeds come first, then those that prevent more in
+    the mean over attacks.
     """
     worst, checked = row.row.place.worst, row.judged.trust in CHECKED
     known = [field.prevented.mean for field in row.row.fields.values() if field.prevented is not None]
     least, mean = (-math.inf, 0.0) if worst is None else (round(worst.summary.mean, 2), round(fmean(known), 2))
-    return not checked, -least, -len(row.judged.entry.manifest.seeds), -mean, row.row.defense
+    utility, margin = row.row.utility, row.judged.suite.ranking.margin
+    learns = utility is not None and utility.mean >= 1 - margin
+    return not checked, not learns, -least, -len(row.judged.entry.manifest.seeds), -mean, row.row.defense
 
 
 def _best_of_partial_first(rows: Sequence[BoardRow]) -> list[BoardRow]:
@@ -319,10 +328,12 @@ def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:
 
 def _never_run(judged: JudgedEntry) -> bool:
     """Whether nobody has seen a stranger's defense give the verdicts of its row, nor the maintainers run their own."""
-    verification, manifest = judged.verification, judged.entry.manifest
-    if judged.trust != "rescored" or verification is None or (not judged.entry.source and OWN in manifest.authors):
+    verification = judged.verification
+    if judged.trust != "rescored" or verification is None or judged.maintained:
         return False
-    return not verification.judged and not any(each.kind == "own" for each in verification.reruns)
+    if verification.deliveries:
+        return not all(each.code_seen for each in verification.deliveries)
+    return not own_seeds(verification.reruns)
 
 
 def _attacked_flags(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> list[RedFlag]:
@@ -351,12 +362,16 @@ def trust_order(verdict: Verdict) -> int:
     return CHECKED.index(verdict) if verdict in CHECKED else len(CHECKED)
 
 
-def _trust(judged: JudgedEntry) -> tuple[bool, int, int]:
-    """How far an entry's numbers of an anchor are to be preferred, the most first."""
-    return judged.trust not in CHECKED, -len(judged.entry.manifest.seeds), trust_order(judged.trust)
+def _trust(judged: JudgedEntry) -> tuple[bool, bool, int, int]:
+    """How far an entry's numbers of an anchor are to be preferred, the most first.
+
+    Completions that were only scored again may be a stranger's invention, so these come after the maintainers' own.
+    """
+    vouched = judged.trust == "re-executed" or judged.maintained
+    return judged.trust not in CHECKED, not vouched, -len(judged.entry.manifest.seeds), trust_order(judged.trust)
 
 
-def _most_trust_first(judged: JudgedEntry) -> tuple[tuple[bool, int, int], bool, date, date, str]:
+def _most_trust_first(judged: JudgedEntry) -> tuple[tuple[bool, bool, int, int], bool, date, date, str]:
     """Sorts entries of the same defense; the maintainers' date decides before the submitter's own."""
     manifest, verification = judged.entry.manifest, judged.verification
     verified = verification.verified if verification else date.max

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from thiefbench import registry
 from thiefbench.leaderboard.deliveries import apart_from_published
 from thiefbench.leaderboard.published import all_made_with
-from thiefbench.leaderboard.site.answers import answers, worst_first
+from thiefbench.leaderboard.site.answers import answers, breaks_first, no_ranks_yet, worst_first
 from thiefbench.leaderboard.site.attack_page import shown_result
 from thiefbench.leaderboard.site.attacks import ATTACK_FLAGS, JudgedAttack
 from thiefbench.leaderboard.site.board import (
@@ -74,8 +74,10 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     fixed = [
         column for column in _fixed_columns(ranks=table["ranks"]) if column["key"] != "drift" or table["has_drift"]
     ]
-    rows = [_row(row, shown, table, order) for row, shown in zip(board.rows, table["rows"], strict=True)]
+    worst = [column["key"] for column in fixed].index("worst") + 1
+    attacks = [_attack_column(table["columns"][at], at + 1) for at in order]
     names = {row.judged.label: row.judged.entry.manifest.name for row in board.rows if row.own}
+    rows = [_row(row, shown, table, order, names) for row, shown in zip(board.rows, table["rows"], strict=True)]
     tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}", names)
     return {
         "id": board.suite.title,
@@ -85,10 +87,14 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
         "fingerprint": board.suite.fingerprint(),
         "has_drift": table["has_drift"],
         "fixed": len(fixed) + (not table["ranks"]),  # every row has a sort value for its rank
-        "columns": [*fixed, *(_attack_column(table["columns"][at], at + 1) for at in order)],
+        "columns": [*fixed[:worst], *attacks, *fixed[worst:]],  # the worst case stands beside those that it is of
         "answers": answers(board, table["names"]),
         "rows": rows,
         "firsts": [row for row in rows if row["place"] == 1 and not row["provisional"]],
+        "broken": breaks_first(
+            [row for row in board.rows if row.row.place.number == 1 and not row.provisional], board.attacks
+        ),
+        "no_ranks_yet": no_ranks_yet(board),
         "empty_first": any(row["place"] and not row["provisional"] for row in rows),
         "ranks": table["ranks"],
         "unranked": table["unranked"],
@@ -137,7 +143,13 @@ def _best(row: BoardRow) -> dict[str, Any] | None:
     }
 
 
-def _row(row: BoardRow, shown: Mapping[str, Any], table: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
+def _row(
+    row: BoardRow,
+    shown: Mapping[str, Any],
+    table: Mapping[str, Any],
+    order: Sequence[int],
+    called: Mapping[str, str],
+) -> dict[str, Any]:
     manifest, place = row.judged.entry.manifest, row.row.place
     return {
         **shown,
@@ -150,14 +162,14 @@ def _row(row: BoardRow, shown: Mapping[str, Any], table: Mapping[str, Any], orde
         "trust": row.judged.trust,
         "provisional": row.provisional,
         "place": place.number,
-        "held": place.worst and place.worst.summary.count and place.worst.summary.count.text(),
+        "held": place.worst and place.worst.summary.count and place.worst.summary.count.plain(),
         "rank": rank_of(row),
         "status": "unranked" if place.status == "inconclusive" or row.seeds else place.status,
         "flags": row.flags,
         "outside_code": row.own and bool(row.judged.entry.source),
         "best": _best(row),
         "other_processor": bool(apart_from_published(row.judged.entry)),
-        "footnotes": _footnotes(row, shown["footnotes"], table["names"]),
+        "footnotes": _footnotes(row, shown["footnotes"], table["names"], called),
         "sorts": _sorts(row, table["has_drift"], order),
     }
 
@@ -170,17 +182,20 @@ def rank_of(row: BoardRow) -> str:
     return f"({write_rank(row.row)})" if row.provisional else write_rank(row.row)
 
 
-def _footnotes(row: BoardRow, notes: list[str], names: Mapping[str, str]) -> list[str]:
+def _footnotes(row: BoardRow, notes: list[str], names: Mapping[str, str], called: Mapping[str, str]) -> list[str]:
     """The notes below a row, with the reason for a shared place, or for having no worst case, and unseen harm.
 
     Args:
         row: of the board.
         notes: of the same row of a report.
         names: of the attacks, by the comparison's title.
+        called: the entries' names by their rows' labels.
     """
     place = row.row.place
     lacking = place.status == "inconclusive" or (place.status == "unplaced" and place.worst is None)
     reason = [place.reason] if place.reason and (place.number is not None or lacking) else []
+    if place.leader in called:
+        reason = [place.reason.replace(place.leader, f"\u201c{called[place.leader]}\u201d", 1)]
     if (entry := row.judged.entry).shared_set:
         how = all_made_with(entry.published.values())
         reason.append(f"measured against the published cells that were made with {how}")

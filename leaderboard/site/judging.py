@@ -21,6 +21,7 @@ from thiefbench.leaderboard.deliveries import check_alike, check_seeds, partial
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import check_defense
 from thiefbench.leaderboard.manifest import Delivery
+from thiefbench.leaderboard.names import OWN
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.verification.verdict import Verdict, Verification, read_verification
 from thiefbench.suite.analysis import ranking_inputs
@@ -78,6 +79,11 @@ class JudgedEntry:
     def trust(self) -> Verdict:
         """The verdict of its verification."""
         return self.verification.verdict if self.verification else "self-reported"
+
+    @property
+    def maintained(self) -> bool:
+        """Whether it is the maintainers' own and brings no code."""
+        return not self.entry.source and OWN in self.entry.manifest.authors
 
     @property
     def deliveries(self) -> list[tuple[Delivery, Verdict, date | None]]:

@@ -133,7 +133,7 @@ def _attack(suite: SuiteBoard, judged: JudgedAttack, shown: Mapping[str, Any]) -
     claim = f"It breaks {', '.join(dict.fromkeys(beaten))}." if beaten else "It breaks no listed defense."
     if not judged.counts:
         checked = judged.trust == "rescored"
-        why = "It was not run at a seed that its authors do not know" if checked else "Its numbers were not checked"
+        why = "Its cells were not run again" if checked else "Its numbers were not checked"
         claim = f"{why}, so it counts against no defense."
     return render("attack.html.jinja", ("theme.js",), **shown, claim=claim, results=results, version=__version__)
 
@@ -145,7 +145,7 @@ def _claim(row: BoardRow, suite: SuiteBoard) -> str:
         prevented = show_summary(place.worst.summary, "ratio").value
         worst = f"in its worst case, the attack {place.worst.attack}, it prevents {prevented} of the harm"
         if place.worst.summary.kind != "range" and place.worst.summary.count:
-            worst += f", and it held against every attack at {place.worst.summary.count.text()}"
+            worst += f", and it held against every attack of the suite at {place.worst.summary.count.text()}"
     if place.number is not None:
         ranked = sum(each.row.place.number is not None and each.provisional <= row.provisional for each in suite.rows)
         counted = ", counting self-reported rows" if row.provisional else ""

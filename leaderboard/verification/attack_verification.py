@@ -68,6 +68,8 @@ from thiefbench.leaderboard.verification.verdict import (
     carried_from,
     earlier_verification,
     kinds_of,
+    own_seeds,
+    rejected_by_cells,
     stays,
 )
 from thiefbench.leaderboard.verification.verify import VerifyOptions
@@ -593,12 +595,14 @@ def verify_attack(folder: Path, options: VerifyOptions, tell: Tell, watch: Watch
     earlier = earlier_verification(options.earlier, entry.manifest.slug) if options.earlier else None
     verifier = _Verifier(entry, options, tell, watch)
     verdict = verifier.verdict()
-    if earlier is not None and not verifier.ran and not verifier.outdated and stays(earlier, entry, verdict):
+    again = bool(own_seeds(verifier.reruns))
+    may_stay = earlier is not None and not again and (rejected_by_cells(earlier) or not verifier.outdated)
+    if earlier is not None and may_stay and stays(earlier, entry, verdict):
         tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
         return earlier.model_copy(update={"entry_sha256": entry.sha256})
-    if carried := "" if verifier.ran else carried_from(earlier):
-        assert earlier is not None, "nothing is carried from nowhere"
-        verifier.flags |= set(earlier.flags)
+    tried = verifier.fresh_trials > verifier.inconclusive
+    carried, flags = carried_from(earlier, verifier.reruns, judged=False, tried=tried)
+    verifier.flags |= flags
     numerics = entry.manifest.numerics
     here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)
     return Verification(

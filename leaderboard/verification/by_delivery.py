@@ -9,7 +9,7 @@ The verdict of the entry is the lowest of its deliveries.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from datetime import date
 
 from thiefbench.engine_revision import engine_revision
@@ -29,6 +29,7 @@ def verdicts(
     earlier: Verification | None,
     in_place: Collection[str],
     specs: Sequence[CellSpec],
+    seen: Set[int],
     today: date,
 ) -> tuple[DeliveryVerdict, ...]:
     """The verdict of every delivery.
@@ -40,6 +41,7 @@ def verdicts(
         earlier: the last verification of the entry as it was then.
         in_place: ids of the shared cells that it brings in place of published ones.
         specs: the suite's cells in the entry's order; empty where it was rejected before its cells were looked at.
+        seen: seeds at which the defense's code gave its verdicts again.
         today: the date of this one.
     """
     kept = {} if earlier is None or earlier.engine_revision != engine_revision() else _by_hash(earlier)
@@ -53,6 +55,7 @@ def verdicts(
             sha256=today_sha256,
             verdict=verdict if delivery in found else "self-reported",
             verified=today,
+            code_seen=bool(seen & {*delivery.seeds}) or (before is not None and before.code_seen),
         )
         made.append(now if before is None or delivery in found or outdated & {*delivery.seeds} else before)
     return tuple(made)

@@ -6,6 +6,7 @@ archive and name code that never ran.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -20,6 +21,10 @@ from thiefbench.suite.store.records import Store
 MOST_OTHER: Final = 0.01
 """Of the recorded verdicts of a cell, so many may be given otherwise: another processor's last bits may decide a close
 one."""
+
+
+MOST_SECONDS: Final = 3600.0
+"""After so many seconds no further cell is judged: a defense may take a minute for every round."""
 
 
 class OtherVerdictsError(Exception):
@@ -43,14 +48,16 @@ def judge_again(cells: Sequence[SubmittedCell], archive: Store, make: Callable[[
 
     Raises:
         LackingError: it cannot be asked. It asks the policy, and archives hold no weights; it asks a judge, which is
-            slow; or the seeds that senders announced are not recorded.
+            slow; it is itself too slow (`MOST_SECONDS`); or the seeds that senders announced are not recorded.
         ReplayError, DefenseError: it fails.
         OtherVerdictsError, TwoWaysError: it judges otherwise.
     """
     if "judge" in make().requires:
         raise LackingError("the defense asks a judge for every completion")
-    judged = 0
+    judged, begun = 0, time.monotonic()
     for cell in cells:
+        if judged and time.monotonic() - begun > MOST_SECONDS:
+            raise LackingError("the defense takes too long to judge all its recorded rounds")
         recording = Recording(archive.cell(cell.record.cell_id), cell.record, task_of(cell.record.cell["task"]))
         if recording.swarm.seeds == "announced":
             raise LackingError("the seeds that senders announced are not recorded")

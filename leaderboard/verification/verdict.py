@@ -44,7 +44,13 @@ FLAGS: Final[tuple[Flag, ...]] = get_args(Flag)
 
 
 Carried = Literal["", "flags", "rejection"]
-"""What cells that were run for an earlier verification have shown, and hold against an entry until cells run again."""
+"""What an earlier verification has shown by running cells or asking the defense, and what holds against an entry until
+its own cells run again."""
+
+BY_ASKING: Final[tuple[Flag, ...]] = ("depends on order", "non-deterministic")
+BY_TRYING: Final[tuple[Flag, ...]] = ("does not generalise",)
+"""Flags that only asking the defense can show, and those that only trials at fresh seeds can; an entry's numbers show
+the others each time."""
 
 
 class Rerun(BaseModel):
@@ -84,6 +90,8 @@ class DeliveryVerdict(BaseModel):
         sha256: one of `thiefbench.leaderboard.deliveries.delivery_sha256s`; the verdict is of no other content.
         verdict: see `Verdict`.
         verified: the date.
+        code_seen: whether the defense's code gave its verdicts again, for the recorded rounds of all its own cells or
+            in one that was run again.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -92,6 +100,7 @@ class DeliveryVerdict(BaseModel):
     sha256: Sha256
     verdict: Verdict
     verified: date
+    code_seen: bool = False
 
 
 class Verification(BaseModel):
@@ -114,8 +123,8 @@ class Verification(BaseModel):
         key: the secret of this verification, in hexadecimal, published only afterwards; with it, `verify --key` draws
             the same comparisons, attacks and seeds.
         held_out: how many cells were run against attacks or at seeds that only maintainers know.
-        judged: how many recorded completions the defense judged again as recorded, where no cell was run again.
-        carried: what it has from an earlier verification that ran cells, where it ran none.
+        judged: how many recorded completions the defense judged again as recorded.
+        carried: what it has from an earlier verification, where it did not run the defense's cells again.
         verified: the date.
         engine_revision, versions, machine: of the verification.
     """
@@ -148,6 +157,11 @@ KINDS: Final[dict[Kind, str]] = {
     "own": "own", "undefended": "undefended", "placebo": "placebo", "control": "control", "oracle": "oracle's",
 }  # fmt: skip
 """What kinds of cells are called, before the word "cell"."""
+
+
+def own_seeds(reruns: Sequence[Rerun]) -> set[int]:
+    """The submitted seeds at which cells with the submitted defense or attack were run again."""
+    return {each.seed for each in reruns if each.kind == "own" and each.seed is not None}
 
 
 def kinds_of(reruns: Sequence[Rerun]) -> str:
@@ -222,13 +236,25 @@ def rejected_by_cells(verification: Verification) -> bool:
     return verification.verdict == "rejected" and (bool(verification.key) or verification.carried == "rejection")
 
 
-def carried_from(earlier: Verification | None) -> Carried:
-    """What a verification that runs no cell takes over from an earlier one, as cells have shown it."""
-    if earlier is None or not (earlier.key or earlier.carried):
-        return ""
-    if rejected_by_cells(earlier):
-        return "rejection"
-    return "flags" if earlier.flags else ""
+def carried_from(
+    earlier: Verification | None, reruns: Sequence[Rerun], judged: bool, tried: bool
+) -> tuple[Carried, set[Flag]]:
+    """What a verification takes over from an earlier one, because nothing that it did can refute it.
+
+    Args:
+        earlier: the one before.
+        reruns: cells that it ran again.
+        judged: whether the defense judged all its recorded rounds again, as recorded.
+        tried: whether a trial at a fresh seed said something.
+    """
+    if earlier is None:
+        return "", set()
+    again = bool(own_seeds(reruns))
+    refuted = {*(BY_ASKING if again or judged else ()), *(BY_TRYING if again and tried else ())}
+    flags = {flag for flag in earlier.flags if flag in (*BY_ASKING, *BY_TRYING)} - refuted
+    if rejected_by_cells(earlier) and not again:
+        return "rejection", flags
+    return "flags" if flags else "", flags
 
 
 def earlier_verification(folder: Path, slug: str) -> Verification | None:

@@ -89,7 +89,6 @@ from thiefbench.leaderboard.verification.rescoring import (
 from thiefbench.leaderboard.verification.verdict import (
     EARLIER_STAYS,
     FLAGS,
-    Carried,
     Flag,
     Rerun,
     Verdict,
@@ -97,6 +96,7 @@ from thiefbench.leaderboard.verification.verdict import (
     carried_from,
     earlier_verification,
     kinds_of,
+    own_seeds,
     stays,
 )
 from thiefbench.suite.analysis.ranking import anchor_of
@@ -135,8 +135,8 @@ class VerifyOptions:
         device, threads: in place of those of the submitted cells.
         caps: of the isolated defense.
         shared: the board's published shared cells.
-        judged: let the isolated defense judge the recorded rounds of its cells again, where no cell is run again. It
-            needs the sandbox, and says so where there is none.
+        judged: let the isolated defense judge the recorded rounds of its cells again. It needs the sandbox, and says so
+            where there is none.
         earlier: folder of verifications; seeds without an archive keep the verdict that they have there.
         secret: keys what is drawn. A new one for every verification; given, it repeats one whose key was published.
     """
@@ -205,6 +205,12 @@ class _Verifier(Questions):
     _warm: Defense | None = None  # while one isolated defense lives, others start at once
     _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
+    @property
+    def seen(self) -> set[int]:
+        """The seeds at which its code gave its verdicts again, in all its own cells' rounds or in one cell."""
+        judged = {seed for delivery in self.found for seed in delivery.seeds} if self.judged else set()
+        return judged | own_seeds(self.reruns)
+
     def verdict(self) -> Verdict:
         """Do the steps that the options ask for, up to the first failed check."""
         try:
@@ -252,10 +258,10 @@ class _Verifier(Questions):
             if other and not (may_rise and options.reruns != 0):
                 self.reasons = self._about_other(other, run_again=False)
                 return "self-reported"
+            if options.judged and self.kind == "defense":
+                self._judge_again(cells, archive, Path(scratch))
             if not options.runs:
                 self.reasons = ["no cell was run again"]
-                if options.judged and self.kind == "defense":
-                    self._judge_again(cells, archive, Path(scratch))
                 return "rescored"
             guest = self._guest(Path(scratch))
             self._interrogate(guest, suite)
@@ -570,26 +576,30 @@ def verify(
     earlier = earlier_verification(options.earlier, entry.manifest.slug) if options.earlier else None
     verifier = _Verifier(entry, options, tell, watch, samples)
     verdict, today = verifier.verdict(), datetime.now(UTC).date()
-    made = verdicts(entry, verifier.found, verdict, earlier, verifier.in_place, verifier.specs, today)
+    made = verdicts(entry, verifier.found, verdict, earlier, verifier.in_place, verifier.specs, verifier.seen, today)
     if verdict != "rejected":
         verdict = lowest(made)
         verifier.reasons[:0] = doubts(entry, made, verifier.found)
-    carried: Carried = ""
-    if earlier is not None and not verifier.ran:
+    carried, flags = carried_from(
+        earlier, verifier.reruns, judged=bool(verifier.judged), tried=bool(verifier.fresh.conclusive)
+    )
+    if earlier is not None and not own_seeds(verifier.reruns):
         # Without its archive, a delivery has the verdict that it keeps already.
         kept = not verifier.found and made == earlier.deliveries
         whole = len(verifier.found) == len(entry.manifest.deliveries)
         if (kept or whole or earlier.verdict == "rejected") and stays(earlier, entry, verdict, made):
             tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
             about = dict.fromkeys([*doubts(entry, made, verifier.found), *earlier.reasons])
-            return earlier.model_copy(
-                update={
-                    "reasons": tuple(about), "entry_sha256": entry.sha256,
-                    "judged": max(earlier.judged, verifier.judged),
-                }
-            )  # fmt: skip
-        if carried := carried_from(earlier):
-            verifier.flags |= set(earlier.flags)
+            seen = {delivery.sha256 for delivery in made if delivery.code_seen}
+            changes = {
+                "reasons": tuple(about), "entry_sha256": entry.sha256, "judged": max(earlier.judged, verifier.judged),
+                "deliveries": tuple(
+                    each.model_copy(update={"code_seen": each.code_seen or each.sha256 in seen})
+                    for each in earlier.deliveries
+                ),
+            }  # fmt: skip
+            return earlier.model_copy(update=changes)
+    verifier.flags |= flags
     of_each = zip(entry.manifest.deliveries, made, strict=True)
     if earlier is not None and {each for of, each in of_each if of not in verifier.found} & {*earlier.deliveries}:
         verifier.flags |= set(earlier.flags)

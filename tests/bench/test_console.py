@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from io import StringIO
 
@@ -11,7 +12,7 @@ import pytest
 import typer
 
 from thiefbench.cli import show
-from thiefbench.console import WrappingConsole, print_hanging, stoppable
+from thiefbench.console import WrappingConsole, print_hanging, stoppable, typed
 
 SENTENCE = "0 to 80 seconds, at the pace of another machine (--measure: at this machine's) " * 3
 
@@ -72,10 +73,20 @@ def test_needs_stand_below_each_other(terminal: bool, monkeypatch: pytest.Monkey
     assert (max(map(len, needs)) <= 80) == terminal
 
 
+@pytest.mark.parametrize(("found", "begins"), [(None, ".venv/bin/thiefbench"), ("/usr/bin/thiefbench", "thiefbench")])
+def test_a_program_that_no_name_finds_is_named_with_its_path(
+    found: str | None, begins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make demo` runs one without activating its environment."""
+    monkeypatch.setattr("shutil.which", lambda name: found)
+    monkeypatch.setattr(sys, "argv", [".venv/bin/thiefbench", "run", "a b"])
+    assert typed() == f"{begins} run 'a b'"
+
+
 def test_a_stop_names_the_command_to_continue(capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(typer.Exit), stoppable():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)  # not reached, or only its beginning
-    assert "Stopped; all finished work is kept. To continue: thiefbench " in capsys.readouterr().err
+    assert "Stopped; all finished work is kept. To continue: thiefbench" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) == before

@@ -94,6 +94,8 @@ def test_a_spec_string_is_taken_apart(spec: str, target: str, arguments: dict[st
         "text(phrase='x y').draw(rng=1)",
         "text(phrase='x y', phrase='z w')",
         "text(phrase={[]: 1})",
+        "text(phrase={'x', 'y'})",
+        "text(phrase=[set()])",
         "text(phrase='\0')x",
         "text(phrase=" + "[" * 300 + "]" * 300 + ")",
     ],
@@ -413,7 +415,7 @@ def test_no_task_makes_items_without_an_end(spec: str, complaint: str) -> None:
         ("defense", "none+likelihood(window=None)", "defense likelihood: window must be a whole number, got None"),
         ("defense", "guard(beacon=1)", "defense guard: beacon must be True or False, got 1"),
         ("defense", "static_code(allow='numpy')", "allow must be a list of texts in quotes, got 'numpy'"),
-        ("defense", "static_code(allow={'numpy'})", "allow must be a list of texts in quotes, got {'numpy'}"),
+        ("defense", "static_code(allow={'numpy': 1})", "allow must be a list of texts in quotes, got {'numpy': 1}"),
     ],
 )  # fmt: skip
 def test_a_value_of_another_type_is_a_sentence(kind: registry.Kind, spec: str, complaint: str) -> None:

@@ -114,7 +114,8 @@ def test_the_front_page_reports_only_what_it_has_run() -> None:
     stores: set[str] = set()
     for command, *words in commands(README):
         if command == "run" and "--plan" not in words:
-            stores.add(f"runs/{load_suite(words[0]).name}")
+            named = words[words.index("--store") + 1] if "--store" in words else f"runs/{load_suite(words[0]).name}"
+            stores.add(named)
         if command == "report":
             assert words[0] in stores, f"the README reports {words[0]} before any of its commands fills it"
     assert stores, "it runs some suite"

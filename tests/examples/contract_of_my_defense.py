@@ -3,4 +3,4 @@ from thiefbench.testing.contracts import DefenseContract
 
 
 class TestPlausibleOpening(DefenseContract):
-    defense = "my_defense.py:PlausibleOpening(floor=-3.0)"
+    defense = "my_defense.py:PlausibleOpening(floor=-2.5)"

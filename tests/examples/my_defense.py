@@ -8,7 +8,7 @@ class PlausibleOpening(Defense):
     name = "plausible_opening"
     requires = frozenset({"homogeneous"})
 
-    def __init__(self, floor: float = -4.0) -> None:
+    def __init__(self, floor: float = -3.0) -> None:
         self.floor = floor
 
     def inspect(self, view):

@@ -249,6 +249,14 @@ def test_damage_has_its_sentence(entry: Entry, name: str, change: Callable[[dict
     assert "\n" not in str(raised.value), "it is one line"
 
 
+def test_a_folder_s_name_gives_no_verdict_either(entry: Entry) -> None:
+    """It stands in the rows of others, which are told apart from it or not."""
+    archive = {"name": "rescored-guard.tar", "sha256": "0" * 64, "bytes": 1}
+    edit(entry, MANIFEST, put(slug="rescored-guard", archive=archive))
+    with pytest.raises(EntryError, match="the name 'rescored-guard' gives a verdict, as only the board does"):
+        read_entry(entry.folder.rename(entry.folder.with_name("rescored-guard")))
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [

@@ -36,7 +36,7 @@ def test_rows_measured_against_the_same_published_cells_differ_by_their_own() ->
     said = "\n".join(told.reasons)
     shared = [cell for cell in one.cells if cell.defense != one.manifest.defense]
     assert f"measured against the same {len(shared)} shared cells" in said
-    assert "They are two defenses." in said
+    assert "The defenses differ." in said
     (pair,) = [pair for pair in told.comparison.pairs if pair.name == "attacked"]
     asr = next(each for each in pair.differences if each.column.measure == "asr")
     assert asr.change.mean > 0.5, "the phrase is learned behind length_quantile"
@@ -128,7 +128,7 @@ def test_the_command_prints_it_and_writes_a_page(tmp_path: Path) -> None:
     assert "\nwhy\n- Their own cells" in shown.output
     page = (tmp_path / "compare.html").read_text()
     assert '<h2 id="why">Why they differ</h2>' in page
-    assert "They are two defenses." in page
+    assert "The defenses differ." in page
     data = json.loads(CliRunner().invoke(app, ["leaderboard", "diff", *folders, "--json"]).stdout)
     assert data["reasons"][-1].startswith("Their own cells differ: from round")
     assert data["lines"][0]["differences"][0]["measure"] == "asr"

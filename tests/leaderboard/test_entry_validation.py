@@ -87,6 +87,10 @@ def test_a_row_of_the_benchmark_itself_has_the_suite_s_arguments(tmp_path: Path)
         ("max_tokens(limit=-1)", "cannot be made: "),
         ("logit(reject='THE BEST DEFENSE')", "cannot be made: "),
         ("defense/mine.py:Mine(# the best\n)", "is written defense/mine.py:Mine in entries"),
+        ("static_code(allow=[':'], unused=True)", "is written static_code"),
+        ("max_tokens(limit=-1)+static_code(allow=[':'])", "cannot be made: "),
+        ("defense/mine.py:Mine+guard(beacon=True)", "is written defense/mine.py:Mine.guard in entries"),
+        ("defense/mine.py:Mine+max_tokens(limit=-1)", "cannot be made: "),
     ],
 )
 def test_what_an_entry_calls_its_defense_can_be_made_and_sees_no_labels(

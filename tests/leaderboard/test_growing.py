@@ -232,6 +232,20 @@ def test_each_archive_is_verified_for_the_seeds_that_it_holds(grown: Grown) -> N
     assert {each.verdict for each in verified(folder).deliveries} == {"self-reported"}
 
 
+def test_code_is_seen_delivery_by_delivery(grown: Grown, tmp_path: Path) -> None:
+    """What one delivery's code gave again says nothing of another's, whichever archive is at hand."""
+    seen = tmp_path / "verified"
+    write_verification(seen, verified(grown.two.folder, grown.archive(FIRST)))
+    found = verified(grown.two.folder, grown.archive(SECOND), earlier=seen, judged=True)
+    assert [(each.seeds, each.code_seen) for each in found.deliveries] == [((0,), False), ((1,), True)]
+    write_verification(seen, found)
+    found = verified(grown.two.folder, grown.archive(FIRST), earlier=seen, judged=True)
+    assert all(each.code_seen for each in found.deliveries)
+    write_verification(seen, found)
+    kept = verified(grown.two.folder, grown.archive(FIRST), grown.archive(SECOND), earlier=seen)
+    assert all(each.code_seen for each in kept.deliveries), "nothing was changed since"
+
+
 @pytest.mark.slow
 def test_seeds_without_an_archive_keep_the_verdict_of_the_same_hashes(grown: Grown, tmp_path: Path) -> None:
     seen = tmp_path / "verified"

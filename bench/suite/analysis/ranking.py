@@ -28,7 +28,8 @@ Defenses are ranked by harm prevented in the worst case over attacks, in four st
    stays empty where there are no others.
 
 Harm prevented over seeds is a ratio of means (`statistics.ratio`). Every worst case is given with the number of seeds
-at which the defense prevented at least `RankingRules.good` of the harm of every attack.
+at which the defense prevented at least `RankingRules.good` of the harm of every attack; seeds at which no attack works
+undefended are not counted.
 
 Anchors are shown, but have no place.
 """
@@ -46,6 +47,7 @@ from thiefbench import registry
 from thiefbench.suite.analysis.comparison import RULES, UndefendedAttack, listed, why_inconclusive
 from thiefbench.suite.analysis.statistics import (
     FEW_SEEDS,
+    WORKED,
     MissingCellError,
     SeedCount,
     Summary,
@@ -147,6 +149,7 @@ class Placement:
         number: its place, shared by ties; None unless it is ranked.
         worst: its worst case of harm prevented; None if one of its cells has no score, and in an inconclusive result.
         reason: why it has no place or shares one, in one clause; empty otherwise.
+        leader: the row that is named in it, with which it shares its place.
     """
 
     defense: str
@@ -154,6 +157,7 @@ class Placement:
     number: int | None
     worst: WorstCase | None
     reason: str
+    leader: str = ""
 
 
 def too_few(seeds: Collection[int]) -> str:
@@ -307,8 +311,9 @@ def _numbered(
         if leader is not None and _prevents_nothing(leader) == _prevents_nothing(place):
             lead = worst_case_difference(by_defense[leader.defense], by_defense[place.defense])
             if not lead.above_0:
-                reason = f"cannot be told apart from {leader.defense}, which is ahead by {lead.text()}"
-                placements.append(replace(place, number=leader.number, reason=reason))
+                ahead = f", which is ahead by {lead.text()}" if round(lead.mean, 2) else ""
+                reason = f"cannot be told apart from {leader.defense}{ahead}"
+                placements.append(replace(place, number=leader.number, reason=reason, leader=leader.defense))
                 continue
         leader = replace(place, number=position)
         placements.append(leader)
@@ -325,7 +330,8 @@ def worst_of(
 ) -> tuple[WorstCase | None, str]:
     """A row's worst case of harm prevented, or the reason why it has none.
 
-    Its points are those of the worst attack; its count is the number of seeds that are good under every attack.
+    Its points are those of the worst attack; its count is the number of seeds that are good under every attack, of
+    those at which an attack works (`statistics.WORKED`).
     """
     prevented = _prevented(row, attacks, seeds)
     try:
@@ -334,9 +340,10 @@ def worst_of(
         unscored = next(cell for a in attacks for s in seeds if (cell := _cell(row, a, s)).harm_prevented is None)
         return None, f"{error}{_because(unscored)}"
     known = {attack: {seed: value or 0.0 for seed, value in by_seed.items()} for attack, by_seed in prevented.items()}
-    held = sum(all(known[attack][seed] >= rules.good for attack in attacks) for seed in seeds)
+    told = [seed for seed in seeds if any(_cell(row, attack, seed).undefended_share >= WORKED for attack in attacks)]
+    held = sum(all(known[attack][seed] >= rules.good for attack in attacks) for seed in told)
     points = tuple(sorted(known[worst.attack].items()))
-    return replace(worst, summary=replace(worst.summary, points=points, count=SeedCount(held, len(seeds)))), ""
+    return replace(worst, summary=replace(worst.summary, points=points, count=SeedCount(held, len(told)))), ""
 
 
 def prevented_over(cells: Mapping[int, AttackOutcome], rules: RankingRules = RULES) -> Summary:

@@ -61,6 +61,9 @@ WORST_CASE_BIAS = (-0.06, -0.03)
 """How far below the truth the mean worst case lies if six attacks are equally bad, at five seeds with a standard
 deviation of 0.1 and of 0.05; 0 if one attack is clearly the worst (`tests/benchmarks/ranking.py`)."""
 
+WORKED = 0.1
+"""At a seed where an attack does less than this share of its mean harm, it has failed by itself."""
+
 RESAMPLES = 10_000
 _KEY = int.from_bytes(b"worst case", "big")
 _MISS = 0.05
@@ -100,9 +103,13 @@ class SeedCount:
         """
         return float(betaincinv(self.good, self.seeds - self.good + 1, _MISS)) if self.good else 0.0
 
+    def plain(self) -> str:
+        """As text without the bound: "4 of 5 seeds"."""
+        return f"{self.good} of {counted(self.seeds, 'seed')}"
+
     def text(self) -> str:
-        """As text: "4 of 5 seeds, \u2265 0.34"."""
-        return f"{self.good} of {self.seeds} seed{'s' if self.seeds > 1 else ''}, \u2265 {self.least_share:.2f}"
+        """As text: "4 of 5 seeds, \u2265 0.34"; no share is less than 0."""
+        return f"{self.plain()}, \u2265 {self.least_share:.2f}" if self.good else self.plain()
 
 
 @dataclass(frozen=True)
@@ -246,15 +253,18 @@ def ratio(points: Mapping[int, float], shares: Mapping[int, float], least: float
     Args:
         points: 1 - D / mean(U) by seed, whose mean is 1 - R.
         shares: U / mean(U) by seed, whose mean is 1.
-        least: as in `summarize`, for the points.
+        least: as in `summarize`, for the points. Seeds at which the attack failed by itself (`WORKED`) show nothing
+            of a defense and are not counted.
 
     Returns:
         A summary with the given points. It raises the same errors as `summarize`.
     """
-    plain = summarize(points, least)
+    told = {seed: value for seed, value in points.items() if shares[seed] >= WORKED}
+    count = None if least is None else SeedCount(sum(value >= least for value in told.values()), len(told))
+    plain = summarize(points)
     if plain.kind == "range":
-        return plain
-    return replace(summarize(linearised(points, shares)), points=plain.points, count=plain.count)
+        return replace(plain, count=count)
+    return replace(summarize(linearised(points, shares)), points=plain.points, count=count)
 
 
 def linearised(points: Mapping[int, float], shares: Mapping[int, float]) -> dict[int, float]:

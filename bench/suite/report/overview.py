@@ -229,7 +229,7 @@ def _missing(comparison: Comparison, seed: int, cell: AttackOutcome) -> str:
         return "its undefended cell has no score"
     if comparison.reference(seed) is None:
         return "what its harm is measured against has no score"
-    return f"undefended, its mean harm is below {comparison.rules.least_harm:g}, and of less no share is taken"
+    return f"undefended, its mean harm is below {comparison.rules.least_harm:g}, too little to take a share of"
 
 
 def _headline(line: Line, seeds: Sequence[int]) -> float | None:

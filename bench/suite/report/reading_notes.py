@@ -32,5 +32,5 @@ def honest_drift_note(controls: int) -> str:
         )
     return (
         "In the row \u201cno attack\u201d, drift compares the swarm's own answers with each other; an honest swarm "
-        "trained with other random numbers is expected to drift at least as much. Other rows have this swarm's."
+        "trained with other random numbers is expected to drift at least as much. The others are compared with it."
     )

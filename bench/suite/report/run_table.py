@@ -109,7 +109,7 @@ def print_results(out: Console, store: Store, rows: Sequence[RunRow]) -> None:
         for problem in problems:
             out.print(problem)
         if limits.row_count:
-            out.print("95 % intervals over each cell's completions, by the numbers above")
+            out.print("95 % intervals over each cell's completions, for the rows numbered above")
             print_whole(out, limits)
     for note in notes:
         out.print(escaped(note))

@@ -410,7 +410,7 @@ def test_a_run_prints_a_table_and_says_what_to_do_next(cli: Cli, file: Path, tmp
     swarms = [["no", "attack"], ["attacked,", "no", "defense"], ["attacked,", "logit"]]
     assert [row[1:-6] for row in rows] == swarms, "one row per swarm"
     assert all(float(row[-4].removesuffix("*")) >= 0 for row in rows), "drift stands behind the ASR"
-    assert lines[first + 4] == "95 % intervals over each cell's completions, by the numbers above"
+    assert lines[first + 4] == "95 % intervals over each cell's completions, for the rows numbered above"
     assert lines[-1] == f"attack text: {ATTACK}", "a long spec string has a short name"
     assert all(len(line) <= 80 for line in lines if line[:1].isdigit()), "it fits into 80 columns"
     assert "tiny-v1: 3 cells" in ended.err, "which defenses meet a suite is no modification"
@@ -1049,7 +1049,7 @@ def test_audit_of_a_data_directory(cli: Cli, tmp_path: Path) -> None:
         (["--task", "gsm_micro", "--split", "dev"], "--split must be train or test, not 'dev'"),
         (
             ["--task", "gsm_micro", "--attack", f"{PLUGINS}:Samples"],
-            "cannot be audited without a swarm; use `thiefbench run`",
+            "cannot be audited without a swarm; `thiefbench leaderboard check-attack` plays one",
         ),
     ],
 )

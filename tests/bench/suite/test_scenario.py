@@ -141,6 +141,7 @@ def test_a_file_that_is_not_text(tmp_path: Path, content: bytes) -> None:
         ("seeds: [0, 1]", "seeds: 3", "seeds: must be a list, as in [0, 1, 2]"),
         ("seeds: [0, 1]", "seeds: 20", "seeds: must be a list, as in [0, 1, ..., 19]"),
         ("  every: 4", "  evry: 4", "evaluation.evry is not a field here; did you mean every? allowed: "),
+        ("attacks: ", "atacks: ", "atacks is not a field here; did you mean attacks or task? allowed: "),
     ],
 )
 def test_a_wrong_value_gets_its_own_line(before: str, after: str, said: str) -> None:

@@ -147,7 +147,7 @@ def test_the_fixture_measures_and_assert_robust_explains(project: pytest.Pyteste
             "E *to repeat this test: python -m pytest *::test_leaky --thiefbench-store=.thiefbench",
             "E *assert 0.000 [[]0.000, 0.285[]] (95 %, 24 completions) > 0.9",
             "*= thiefbench =*",
-            "my_filters:Good against text(*) (tiny-v1, seed 0)",
+            "test_good: my_filters:Good against text(*) (tiny-v1, seed 0)",
             "*asr 0.000 [[]0.000, 0.194[]]; stop rate 1.000 [[]0.715, 1.000[]]; drift *",
             "store: .thiefbench",
         ]

@@ -386,6 +386,9 @@ def test_without_its_archive_an_attack_keeps_its_verdict(hums: Attacked, tmp_pat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cell_identity, "weights_fingerprint", lambda model: "another")
         assert verified(unread, earlier=tmp_path).verdict == "self-reported", "that was with another model"
+        write_verification(tmp_path, before.model_copy(update={"verdict": "rejected", "key": "0" * 64}))
+        assert verified(unread, earlier=tmp_path).verdict == "rejected", "what cells have shown takes cells to refute"
+    write_verification(tmp_path, before)
 
     def change(manifest: dict[str, Any], scores: dict[str, Any]) -> None:
         manifest["about"] = "something else"

@@ -196,7 +196,7 @@ def weighing(folder: Path, weight: float) -> str:
 def test_what_token_weights_leave_is_what_counts(tmp_path: Path) -> None:
     honest = dict(QUESTIONS)["honest work gets through"]
     nothing = weighing(tmp_path, 0.0)
-    with pytest.raises(RuleBroken, match="rejects nearly everything: rejects 32 of 32 honest"):
+    with pytest.raises(RuleBroken, match=r"rejects 32 of 32 honest .*, and at most 50% is allowed"):
         honest(Subject(nothing, lambda: [sample()]))
     assert stopped(nothing, sample()).startswith("stops 16 of 16 poisoned rewarded completions (")
     less = weighing(tmp_path, 0.4)
@@ -230,12 +230,12 @@ def test_without_poison_there_is_nothing_to_stop() -> None:
 
 def test_reject_all_rejects_nearly_everything() -> None:
     assert list(broken("reject_all")) == ["honest work gets through"]
-    assert "rejects nearly everything: rejects 32 of 32 honest" in broken("reject_all")["honest work gets through"]
+    assert "rejects 32 of 32 honest" in broken("reject_all")["honest work gets through"]
 
 
 def test_a_standing_row_may_reject_nearly_everything() -> None:
     ask = dict(QUESTIONS)["honest work gets through"]
-    with pytest.raises(RuleWarning, match=r"rejects nearly everything: .* 32 of 32 honest .*; the board will flag it"):
+    with pytest.raises(RuleWarning, match=r"rejects 32 of 32 honest .*, more than 50%; the board will flag it"):
         ask(Subject("reject_all", lambda: [sample()], baseline=True))
 
 
@@ -307,7 +307,8 @@ def test_it_says_how_many_rounds_were_tried() -> None:
     found = findings(f"{SUBMISSIONS}:Fine")
     hostile, large = len(HOSTILE_TEXTS) + 2, 4 * 384
     judged = 48 + 7 * 12 + hostile + 50 * 6 + large + 24
-    assert found["one valid verdict per completion"].detail == f"{judged:,} completions of 1 swarm, in 64 rounds"
+    said = f"{judged:,} completions of 1 swarm, replayed in parts as 64 rounds"
+    assert found["one valid verdict per completion"].detail == said
     assert re.fullmatch(r"after rounds 1, 6 and \d\d", found["continues after a restart"].detail)
 
 
@@ -631,7 +632,7 @@ def on_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("none", 0, "none may be submitted, but it stopped almost nothing"),
         ("logit", 0, "logit may be submitted\n"),
-        ("reject_all", 1, "FAILED  honest work gets through: rejects nearly everything"),
+        ("reject_all", 1, "FAILED  honest work gets through: rejects 32 of 32 honest"),
     ],
 )
 def test_the_command_prints_a_line_per_question(on_the_sample: None, spec: str, code: int, said: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests.leaderboard import made_attacks, made_entries
 from tests.leaderboard.made_attacks import BLACK_BOX, WHITE_BOX
+from tests.leaderboard.site.test_site import STANDARD
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.site import attack_page
 from thiefbench.leaderboard.site.answers import answers
@@ -20,6 +22,7 @@ from thiefbench.leaderboard.site.board import BoardRow, SuiteBoard, board
 from thiefbench.leaderboard.site.judging import titles
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.verification.verdict import Verdict
+from thiefbench.suite.analysis.statistics import SeedCount
 
 
 def listed(folder: Path, slug: str = "mine", share: float = 0.9) -> Entry:
@@ -79,6 +82,39 @@ def test_the_headline_says_what_a_submitted_attack_leaves_of_the_best(tmp_path: 
     assert best.text.endswith("Against the submitted attack \u201cBreaker\u201d it prevents 0.25.")
 
 
+def test_the_heading_says_which_submitted_attack_breaks_the_first(tmp_path: Path) -> None:
+    """Else it would claim on a slide what the rows below deny."""
+    both = [made_entries.entry(tmp_path / "entries", name, made_entries.prevents(0.9), STANDARD) for name in "ab"]
+    for each in both:
+        made_entries.verified(tmp_path / "verified", each)
+    attacked(tmp_path, both[0], left=0.6, suite=STANDARD)
+    heading = "each held against every attack of the suite at <b>5 of 5 seeds</b>."
+
+    def page() -> str:
+        write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+        return (tmp_path / "site/index.html").read_text()
+
+    assert f"{heading} The submitted attack \u201cBreaker\u201d breaks \u201cA\u201d." in page()
+    attacked(tmp_path, *both, left=0.6, suite=STANDARD)
+    assert f"{heading} The submitted attack \u201cBreaker\u201d breaks both." in page()
+
+
+def test_an_attack_without_its_suite_s_defenses_is_not_dropped_silently(tmp_path: Path) -> None:
+    attacked(tmp_path, listed(tmp_path), left=0.6)
+    shutil.rmtree(tmp_path / "entries" / "mine")
+    whole = board(tmp_path / "entries", tmp_path / "verified")
+    assert whole.broken == (("breaker", "breaker: no defense of trial-v1, which it attacks, has an entry here"),)
+
+
+def test_seeds_at_which_the_attack_fails_by_itself_are_not_counted(tmp_path: Path) -> None:
+    """Else a defense that prevents nothing would have held there."""
+    mine = made_entries.entry(tmp_path / "entries", "mine", made_entries.prevents(0.9), STANDARD)
+    made_entries.verified(tmp_path / "verified", mine)
+    attacked(tmp_path, mine, left=0.8, suite=STANDARD)
+    best = row_of(tmp_path).best
+    assert best is not None and best.summary.count == SeedCount(0, 5)
+
+
 @pytest.mark.parametrize(("reference", "prevented"), [("placebo", 0.5), ("control", 0.25)])
 def test_harm_is_measured_against_what_the_attack_names(tmp_path: Path, reference: str, prevented: float) -> None:
     """The choice of items alone, which the placebo makes too, may be the attack."""
@@ -131,13 +167,16 @@ def test_numbers_that_nobody_checked_count_against_no_defense(tmp_path: Path, ve
     assert row.best.by is None
     write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
     page = (tmp_path / "site/entries/breaker.html").read_text()
-    reason = "was not run at a seed that its authors do not know" if verdict == "rescored" else "not checked"
+    reason = "Its cells were not run again" if verdict == "rescored" else "not checked"
     assert f"{reason}, so it counts against no defense" in page or "was not checked" in page
 
 
-def test_an_attack_that_brings_no_code_counts_once_it_is_rescored(tmp_path: Path) -> None:
-    """Its outcome is known."""
-    attacked(tmp_path, listed(tmp_path), left=0.8, verdict="rescored", attack="tone", source={})
+def test_an_attack_of_the_maintainers_that_brings_no_code_counts_once_it_is_rescored(tmp_path: Path) -> None:
+    """Its outcome is known, and who ran it."""
+    mine = listed(tmp_path)
+    attacked(tmp_path, mine, left=0.8, verdict="rescored", attack="tone", source={})
+    assert flags_of(tmp_path) == [], "a stranger may have invented the tokens of its cells"
+    attacked(tmp_path, mine, left=0.8, verdict="rescored", attack="tone", source={}, authors=("ThiefBench",))
     assert flags_of(tmp_path) == ["broken by Breaker"]
     write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
     assert "attack that comes with ThiefBench" in (tmp_path / "site/entries/breaker.html").read_text()
@@ -206,7 +245,7 @@ def test_pages_escape_what_strangers_wrote(tmp_path: Path) -> None:
     assert "it queries the defense about up to 8 submissions per slot and round" in page
     assert "4,000 queries" in page
     index = (tmp_path / "site/index.html").read_text()
-    assert "best known: 0.00" in index
+    assert "worst known: 0.00" in index
     assert 'href="entries/breaker.html"' in index
 
 

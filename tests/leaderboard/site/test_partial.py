@@ -46,7 +46,7 @@ class TestPartialEntries:
         assert worst is not None
         assert (worst.summary.kind, [seed for seed, _ in worst.summary.points]) == ("range", [0, 1, 2])
         assert begun.row.utility is not None and len(begun.row.utility.points) == 3
-        assert row(found, "oracle").judged.label == "fair", "anchors are those of the entry with all seeds"
+        assert row(found, "oracle").judged.label == "begun", "anchors are those of an entry whose cells were run again"
         write_site(tmp_path / "site", entries, seen)
         text = html.unescape((tmp_path / "site/index.html").read_text())
         assert "\u201cFair\u201d is in first place" in text and '<span class="note">3 of 5 seeds</span>' in text
@@ -135,7 +135,7 @@ class TestPartialEntries:
         found = board(entries, seen)
         assert row(found, drop).judged.label == "fair", "nobody checked the other one, which has one seed"
         assert [(each.label, why) for each, why in found.suites[0].apart] == [
-            (drop, f"{drop} is shown with the numbers of the entry fair")
+            (drop, f"the row {drop} shows the numbers of the entry fair")
         ]
         whole = entry(entries, "whole", prevents(0.9), STANDARD, defense=drop)
         verified(seen, whole, "re-executed")
@@ -152,24 +152,61 @@ class TestPartialEntries:
         verified(seen, backdated, "rescored", verified=date(2026, 11, 22))
         assert row(board(entries, seen), "blacklist").judged.entry.manifest.slug == "ours"
 
+    def test_a_stranger_s_anchors_replace_none_of_the_maintainers(self, made: tuple[Path, Path]) -> None:
+        """However many seeds they have: completions that were only scored again may be invented."""
+        entries, seen = made
+        fields: dict[str, Any] = {"defense": "static_code", "authors": ("ThiefBench",), "seeds": (0,)}
+        verified(seen, entry(entries, "ours", prevents(0.9), STANDARD, **fields), "rescored")
+        verified(seen, entry(entries, "theirs", prevents(0.9), STANDARD), "rescored")
+        assert row(board(entries, seen), "none").judged.label == "ours"
+        verified(seen, entry(entries, "theirs", prevents(0.9), STANDARD), "re-executed")
+        assert row(board(entries, seen), "none").judged.label == "theirs"
+
+    def test_what_does_not_learn_is_not_the_best_so_far(self, made: tuple[Path, Path]) -> None:
+        """It learns no payload either."""
+        entries, seen = made
+        verified(seen, entry(entries, "asleep", prevents(1.0, 0.1), STANDARD, seeds=(0, 1)), "rescored")
+        verified(seen, entry(entries, "awake", prevents(0.8), STANDARD, seeds=(0, 1)), "rescored")
+        found = board(entries, seen)
+        assert [name for name in ranks(found) if name in ("asleep", "awake")] == ["awake", "asleep"]
+        shown = shown_suite(found.suites[0], 1)
+        assert "\u201cAwake\u201d" in shown["answers"][0].text
+        assert shown["no_ranks_yet"] == (
+            "No defense is ranked yet, as none has all 5 seeds. Best so far: \u201cAwake\u201d, which prevents 0.79 in "
+            "its worst case."
+        )
+
     def test_code_that_nobody_ran_is_flagged(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
         verified(seen, entry(entries, "mine", prevents(0.9), STANDARD), "rescored")
         verified(seen, entry(entries, "run", prevents(0.9), STANDARD), "re-executed")
-        verified(seen, entry(entries, "judged", prevents(0.9), STANDARD), "rescored", judged=384)
+
+        def of(slug: str, *code_seen: bool, **fields: Any) -> None:
+            deliveries = [
+                DeliveryVerdict(
+                    seeds=(seed,), sha256="0" * 64, verdict="rescored", verified=date(2026, 11, 21), code_seen=code
+                )
+                for seed, code in enumerate(code_seen)
+            ]
+            verified(seen, entry(entries, slug, prevents(0.9), STANDARD), "rescored", deliveries=deliveries, **fields)
+
+        of("judged", True)
+        of("partly", True, False, judged=384)
         ours = entry(entries, "ours", prevents(0.9), STANDARD, defense="length_budget", authors=("ThiefBench",))
         verified(seen, ours, "rescored")
         verified(seen, entry(entries, "theirs", prevents(0.9), STANDARD, defense="likelihood"), "rescored")
-        again = [
-            Rerun(
-                part="", role="attack", attack="text", seed=0, measure="harm_prevented", submitted=(0.9, 0.9),
-                found=0.9, equal=True, agrees=True, kind="own",
-            )
-        ]  # fmt: skip
-        verified(seen, entry(entries, "some", prevents(0.9), STANDARD), "rescored", reruns=again)
+        again = Rerun(
+            part="", role="attack", attack="text", seed=0, measure="harm_prevented", submitted=(0.9, 0.9),
+            found=0.9, equal=True, agrees=True, kind="own",
+        )  # fmt: skip
+        verified(seen, entry(entries, "some", prevents(0.9), STANDARD), "rescored", reruns=[again])
+        elsewhere = again.model_copy(update={"seed": None, "equal": None})
+        verified(seen, entry(entries, "fresh", prevents(0.9), STANDARD), "rescored", reruns=[elsewhere])
         found = board(entries, seen)
         flagged = {each.row.defense: [flag.name for flag in each.flags] for each in found.suites[0].rows if each.own}
-        assert flagged == {"mine": [NEVER_RUN], "run": [], "judged": [], "ours": [], "theirs": [NEVER_RUN], "some": []}
+        unseen = {"mine", "partly", "theirs", "fresh"}
+        assert flagged == {name: [NEVER_RUN] if name in unseen else [] for name in flagged}
+        assert flagged.keys() == unseen | {"run", "judged", "ours", "some"}
 
     def test_alone_they_are_listed_and_told_to_be_unranked(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
@@ -272,6 +309,16 @@ class TestFirstScreen:
         found = board(entries, seen).suites[0]
         assert "text" in found.table.comparisons[worst_first(found)[0]].title, "no row counts with less than -1"
 
+    def test_a_ranked_row_that_nobody_checked_is_no_answer_without_a_word_of_it(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        mine = entry(entries, "mine", prevents(0.9), STANDARD)
+        said = "it held against every attack of the suite at 5 of 5 seeds, so at 55% or more of all seeds (95 %)"
+        best = shown_suite(board(entries, seen).suites[0], 1)["answers"][0]
+        assert f"{said}, and nobody checked it" in best.text
+        verified(seen, mine, "rescored")
+        best = shown_suite(board(entries, seen).suites[0], 1)["answers"][0]
+        assert said in best.text and "nobody" not in best.text
+
     def test_three_answers_stand_before_the_table(self, made: tuple[Path, Path], tmp_path: Path) -> None:
         entries, seen = made
         shares = {"text": 0.95, "dos": 0.2, "": 0.9}
@@ -279,7 +326,7 @@ class TestFirstScreen:
         verified(seen, entry(entries, "poor", prevents({"dos": 0.1, "": 0.97}), STANDARD), "rescored")
         write_site(tmp_path / "site", entries, seen)
         text = html.unescape((tmp_path / "site/index.html").read_text())
-        assert text.index("Which attack breaks most") < text.index('id="filters"') < text.index("<table")
+        assert text.index("Which attack breaks the most defenses") < text.index('id="filters"') < text.index("<table")
         shown = shown_suite(board(entries, seen).suites[0], 1)
         best, breaking, cost = shown["answers"]
         assert (best.value, breaking.value) == ("0.20", "2 of 2")

@@ -703,7 +703,7 @@ def test_what_is_not_published_yet_is_brought(scene: Scene, tmp_path: Path, monk
     partly = made(tmp_path / "partly", HEARS, monkeypatch, of=both, store=copy.store, shared=copy.shared)
     assert (len(partly.entry.published), len(partly.entry.brought)) == (4, 8)
     told = submit.measured_against(prepared(tmp_path, copy.store, copy.shared, of=both))
-    assert "note: 4 shared cells are not published, and brought by the entry" in told[-1]
+    assert "note: 4 shared cells are not published yet, so the entry must bring its own" in told[-1]
     found = verified(partly)
     assert (found.verdict, found.flags) == ("rescored", ())
     whole = made(tmp_path / "whole", HEARS, monkeypatch, of=both, store=copy.store, shared=tmp_path / "nothing")

@@ -45,11 +45,17 @@ from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.entry import read_entry, write_entry
 from thiefbench.leaderboard.isolation.limits import CAPS
 from thiefbench.leaderboard.manifest import Manifest
-from thiefbench.leaderboard.verification import reexecution
+from thiefbench.leaderboard.verification import judging_again, reexecution
 from thiefbench.leaderboard.verification import verify as verify_module
 from thiefbench.leaderboard.verification.held_out import HeldOut
 from thiefbench.leaderboard.verification.rerunning import surroundings_apart
-from thiefbench.leaderboard.verification.verdict import Verification, read_verification, write_verification
+from thiefbench.leaderboard.verification.verdict import (
+    Rerun,
+    Verification,
+    carried_from,
+    read_verification,
+    write_verification,
+)
 from thiefbench.leaderboard.verification.verify import JUDGED_AGAIN, VerifyOptions, verify
 from thiefbench.suite.store.records import Record, Store, file_sha256, table_rows
 
@@ -675,10 +681,10 @@ def test_a_wrong_archive_says_nothing_about_the_entry(honest: Made, tmp_path: Pa
 def test_flags_of_an_earlier_verification_are_those_of_the_deliveries_that_keep_its_verdict(
     honest: Made, tmp_path: Path
 ) -> None:
-    earlier = verified(honest).model_copy(update={"flags": ("does not generalise",)})
+    earlier = verified(honest).model_copy(update={"flags": ("other shared cells",)})
     write_verification(tmp_path, earlier)
     assert verified(honest, earlier=tmp_path).flags == (), "verified anew, on the same day"
-    assert verified(honest, earlier=tmp_path, archive=None).flags == ("does not generalise",)
+    assert verified(honest, earlier=tmp_path, archive=None).flags == ("other shared cells",)
 
 
 def test_a_damaged_verification_is_not_the_entry_s_fault(honest: Made, tmp_path: Path) -> None:
@@ -776,6 +782,14 @@ def test_a_defense_that_asks_the_policy_is_not_asked_about_recorded_rounds(hones
     assert said.status == "warning" and "not asked: written needs the policy" in said.detail
 
 
+def test_a_slow_defense_is_not_asked_about_all_recorded_rounds(honest: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits of a round would let it take days."""
+    monkeypatch.setattr(judging_again, "MOST_SECONDS", -1.0)
+    told: list[Finding] = []
+    assert verified(honest, told, judged=True).judged == 0
+    assert any("not asked: the defense takes too long" in each.detail for each in told)
+
+
 def test_a_rejection_by_cells_is_not_shed_by_another_one(honest: Made, tmp_path: Path) -> None:
     """Such as one of a copy with a changed score, which runs no cell."""
     found = verified(honest)
@@ -788,6 +802,43 @@ def test_a_rejection_by_cells_is_not_shed_by_another_one(honest: Made, tmp_path:
         write_verification(tmp_path, between)
         after = verified(honest, earlier=tmp_path)
         assert (after.verdict, after.flags) == (verdict, shown.flags), "only cells can refute it"
+
+
+def test_a_trial_elsewhere_does_not_spare_code_from_judging_again(honest: Made, tmp_path: Path) -> None:
+    copied = masked(honest, tmp_path, CHEATS, "Accepts")
+    assert "its code gives 32 otherwise" in rejected(copied, judged=True, fresh=1)
+
+
+def _rerun(**fields: Any) -> Rerun:
+    told: dict[str, Any] = {
+        "part": "", "role": "attack", "attack": "text", "seed": 0, "measure": "headline_asr", "submitted": (0.1, 0.1),
+        "found": 0.1, "equal": True, "agrees": True, "kind": "own",
+    }  # fmt: skip
+    return Rerun(**told | fields)
+
+
+@pytest.mark.parametrize(
+    ("reruns", "judged", "tried", "carried", "flags"),
+    [
+        ([], False, False, "rejection", {"does not generalise", "non-deterministic"}),
+        ([_rerun(kind="undefended")], False, True, "rejection", {"does not generalise", "non-deterministic"}),
+        ([_rerun(seed=None, equal=None)], False, True, "rejection", {"does not generalise", "non-deterministic"}),
+        ([], True, False, "rejection", {"does not generalise"}),
+        ([_rerun()], False, False, "flags", {"does not generalise"}),
+        ([_rerun()], False, True, "", set()),
+    ],
+)
+def test_only_own_cells_refute_what_cells_have_shown(
+    honest: Made, reruns: list[Rerun], judged: bool, tried: bool, carried: str, flags: set[str]
+) -> None:
+    """Shared cells and other seeds are run without the cells that were rejected."""
+    shown = verified(honest).model_copy(
+        update={
+            "verdict": "rejected", "key": "0" * 64,
+            "flags": ("non-deterministic", "does not generalise", "other shared cells"),
+        }
+    )  # fmt: skip
+    assert carried_from(shown, reruns, judged, tried) == (carried, flags)
 
 
 def test_masks_are_judged_again_too(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,8 @@ def test_one_weak_seed_leaves_every_row_its_score(tmp_path: Path) -> None:
         assert worst is not None
         assert worst.summary.mean == pytest.approx(prevented)
     assert by_defense["logit"].number == 1
-    assert by_defense["logit"].worst.summary.count == SeedCount(5, 5)  # type: ignore[union-attr]
+    count = by_defense["logit"].worst.summary.count  # type: ignore[union-attr]
+    assert count == SeedCount(4, 4), "a seed at which the attack fails by itself shows nothing"
     (comparison,) = comparisons(kept)
     line = comparison.line("logit")
     assert line is not None
