@@ -175,6 +175,8 @@ def parse(kind: Kind, spec: str) -> ParsedSpec:
         raise SpecStringError(f"malformed {kind} spec: arguments are written key=value, each once, in {spec!r}")
     try:
         values = [ast.literal_eval(keyword.value) for keyword in call.keywords]
+        for value in values:
+            ast.literal_eval(repr(value))  # as cells have it, which 1e999 and numbers of 5,000 digits do not survive
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
         raise SpecStringError(f"malformed {kind} spec: values are literals (text in quotes), in {spec!r}") from error
     if any(isinstance(node, ast.Set | ast.Call) for keyword in call.keywords for node in ast.walk(keyword.value)):

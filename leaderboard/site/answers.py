@@ -75,9 +75,10 @@ def breaks_first(firsts: Sequence[BoardRow], attacks: Sequence[JudgedAttack]) ->
     for row in firsts:
         for attack, _ in broken_by(row.judged, attacks):
             name = f"\u201c{row.judged.entry.manifest.name}\u201d"
-            broken.setdefault(attack.entry.manifest.name, []).append(name)
+            broken.setdefault(attack.entry.manifest.slug, []).append(name)
+    called = {attack.entry.manifest.slug: attack.entry.manifest.name for attack in attacks}
     sentences = []
-    for attack_name, names in broken.items():
+    for attack_name, names in ((called[slug], names) for slug, names in broken.items()):
         whom = ", ".join(names)
         if len(names) == len(firsts):
             whom = {1: "it", 2: "both"}.get(len(firsts), f"all {len(firsts)}")

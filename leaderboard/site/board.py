@@ -331,9 +331,13 @@ def _never_run(judged: JudgedEntry) -> bool:
     verification = judged.verification
     if judged.trust != "rescored" or verification is None or judged.maintained:
         return False
-    if verification.deliveries:
-        return not all(each.code_seen for each in verification.deliveries)
-    return not own_seeds(verification.reruns)
+    ran = own_seeds(verification.reruns, equal=True)
+    whole = bool(verification.judged)  # of an earlier version
+    seen = [
+        each.code_seen if each.code_seen is not None else whole or bool(ran & {*each.seeds})
+        for each in verification.deliveries
+    ]
+    return not (all(seen) if seen else ran)
 
 
 def _attacked_flags(judged: JudgedEntry, attacks: Sequence[JudgedAttack]) -> list[RedFlag]:

@@ -162,6 +162,7 @@ def _summary(summary: Summary | None) -> dict[str, Any] | None:
         "high": None if equal else summary.high,
         "limits": summary.kind,
         "good_seeds": summary.count and summary.count.good,
+        "counted_seeds": summary.count and summary.count.seeds,
         "least_share_of_good_seeds": summary.count and summary.count.least_share,
         "by_seed": {str(seed): value for seed, value in summary.points},
     }
@@ -176,7 +177,7 @@ _LISTED = ("authors", "flags")
 _SEEDS = ("seeds", "all_seeds")
 _SUMMARISED = ("worst_case", "utility")
 _ENDS = {
-    "": "mean", "_low": "low", "_high": "high", "_good_seeds": "good_seeds",
+    "": "mean", "_low": "low", "_high": "high", "_good_seeds": "good_seeds", "_counted_seeds": "counted_seeds",
     "_least_share_of_good_seeds": "least_share_of_good_seeds",
 }  # fmt: skip
 _HEAD = ("suite", *_PLAIN, *_LISTED, *(f"{name}{end}" for name in _SUMMARISED for end in _ENDS), *_SEEDS)

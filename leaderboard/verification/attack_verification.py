@@ -596,12 +596,13 @@ def verify_attack(folder: Path, options: VerifyOptions, tell: Tell, watch: Watch
     verifier = _Verifier(entry, options, tell, watch)
     verdict = verifier.verdict()
     again = bool(own_seeds(verifier.reruns))
-    may_stay = earlier is not None and not again and (rejected_by_cells(earlier) or not verifier.outdated)
-    if earlier is not None and may_stay and stays(earlier, entry, verdict):
+    rejected = earlier is not None and rejected_by_cells(earlier) and not again
+    unread = not verifier.ran and not verifier.outdated
+    if earlier is not None and (rejected or unread) and stays(earlier, entry, verdict):
         tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
         return earlier.model_copy(update={"entry_sha256": entry.sha256})
     tried = verifier.fresh_trials > verifier.inconclusive
-    carried, flags = carried_from(earlier, verifier.reruns, judged=False, tried=tried)
+    carried, flags = carried_from(earlier, verifier.reruns, tried)
     verifier.flags |= flags
     numerics = entry.manifest.numerics
     here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)

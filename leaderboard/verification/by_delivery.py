@@ -55,7 +55,7 @@ def verdicts(
             sha256=today_sha256,
             verdict=verdict if delivery in found else "self-reported",
             verified=today,
-            code_seen=bool(seen & {*delivery.seeds}) or (before is not None and before.code_seen),
+            code_seen=bool(seen & {*delivery.seeds}) or (before is not None and bool(before.code_seen)),
         )
         made.append(now if before is None or delivery in found or outdated & {*delivery.seeds} else before)
     return tuple(made)

@@ -35,13 +35,16 @@ class TwoWaysError(Exception):
     """The code gives other verdicts than those recorded, and yet others when it is asked once more."""
 
 
-def judge_again(cells: Sequence[SubmittedCell], archive: Store, make: Callable[[], Defense]) -> int:
+def judge_again(
+    cells: Sequence[SubmittedCell], archive: Store, make: Callable[[], Defense], make_otherwise: Callable[[], Defense]
+) -> int:
     """Let a defense judge the recorded rounds of all its cells, and compare its verdicts with those recorded.
 
     Args:
         cells: own ones of an entry, with completions.
         archive: has their completions.
         make: returns a fresh defense.
+        make_otherwise: returns one with another hash seed, to tell code that judges by chance from another's verdicts.
 
     Returns:
         The number of completions that it judged.
@@ -64,7 +67,7 @@ def judge_again(cells: Sequence[SubmittedCell], archive: Store, make: Callable[[
         given, recorded = _in_order(replay(recording, make).verdicts), _in_order(recording.pools)
         other = sum(not _acts_alike(one, before) for one, before in zip(given, recorded, strict=True))
         if other > MOST_OTHER * len(recorded):
-            again = _in_order(replay(recording, make).verdicts)
+            again = _in_order(replay(recording, make_otherwise).verdicts)
             if not all(map(_acts_alike, given, again)):
                 raise TwoWaysError(f"it judged the recorded rounds of the {cell.name} in two ways")
             of = f"of {len(recorded):,} recorded verdicts of the {cell.name}"

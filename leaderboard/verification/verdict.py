@@ -91,7 +91,7 @@ class DeliveryVerdict(BaseModel):
         verdict: see `Verdict`.
         verified: the date.
         code_seen: whether the defense's code gave its verdicts again, for the recorded rounds of all its own cells or
-            in one that was run again.
+            in one that was run again; None in verifications of an earlier version.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -100,7 +100,7 @@ class DeliveryVerdict(BaseModel):
     sha256: Sha256
     verdict: Verdict
     verified: date
-    code_seen: bool = False
+    code_seen: bool | None = None
 
 
 class Verification(BaseModel):
@@ -159,9 +159,15 @@ KINDS: Final[dict[Kind, str]] = {
 """What kinds of cells are called, before the word "cell"."""
 
 
-def own_seeds(reruns: Sequence[Rerun]) -> set[int]:
-    """The submitted seeds at which cells with the submitted defense or attack were run again."""
-    return {each.seed for each in reruns if each.kind == "own" and each.seed is not None}
+def own_seeds(reruns: Sequence[Rerun], equal: bool = False) -> set[int]:
+    """The submitted seeds at which cells with the submitted defense or attack were run again and agree.
+
+    Args:
+        reruns: of a verification.
+        equal: whether their completions must be the same; results may be close for another reason.
+    """
+    own = [each for each in reruns if each.kind == "own" and each.seed is not None]
+    return {each.seed for each in own if each.seed is not None and (each.equal if equal else each.agrees)}
 
 
 def kinds_of(reruns: Sequence[Rerun]) -> str:
@@ -236,21 +242,18 @@ def rejected_by_cells(verification: Verification) -> bool:
     return verification.verdict == "rejected" and (bool(verification.key) or verification.carried == "rejection")
 
 
-def carried_from(
-    earlier: Verification | None, reruns: Sequence[Rerun], judged: bool, tried: bool
-) -> tuple[Carried, set[Flag]]:
+def carried_from(earlier: Verification | None, reruns: Sequence[Rerun], tried: bool) -> tuple[Carried, set[Flag]]:
     """What a verification takes over from an earlier one, because nothing that it did can refute it.
 
     Args:
         earlier: the one before.
         reruns: cells that it ran again.
-        judged: whether the defense judged all its recorded rounds again, as recorded.
         tried: whether a trial at a fresh seed said something.
     """
     if earlier is None:
         return "", set()
     again = bool(own_seeds(reruns))
-    refuted = {*(BY_ASKING if again or judged else ()), *(BY_TRYING if again and tried else ())}
+    refuted = {*(BY_ASKING if again else ()), *(BY_TRYING if again and tried else ())}
     flags = {flag for flag in earlier.flags if flag in (*BY_ASKING, *BY_TRYING)} - refuted
     if rejected_by_cells(earlier) and not again:
         return "rejection", flags

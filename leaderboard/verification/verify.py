@@ -97,6 +97,7 @@ from thiefbench.leaderboard.verification.verdict import (
     earlier_verification,
     kinds_of,
     own_seeds,
+    rejected_by_cells,
     stays,
 )
 from thiefbench.suite.analysis.ranking import anchor_of
@@ -209,7 +210,7 @@ class _Verifier(Questions):
     def seen(self) -> set[int]:
         """The seeds at which its code gave its verdicts again, in all its own cells' rounds or in one cell."""
         judged = {seed for delivery in self.found for seed in delivery.seeds} if self.judged else set()
-        return judged | own_seeds(self.reruns)
+        return judged | own_seeds(self.reruns, equal=True)
 
     def verdict(self) -> Verdict:
         """Do the steps that the options ask for, up to the first failed check."""
@@ -407,7 +408,8 @@ class _Verifier(Questions):
             return
         try:
             guest = self._guest(scratch)
-            self.judged = judge_again(own, archive, partial(guest.make, guest.defense))
+            other = partial(Isolated, guest.spec, self.options.caps, 1)
+            self.judged = judge_again(own, archive, partial(guest.make, guest.defense), other)
         except TwoWaysError as found:
             self._flag("non-deterministic", str(found))
         except (LackingError, SandboxUnavailable) as error:
@@ -580,10 +582,9 @@ def verify(
     if verdict != "rejected":
         verdict = lowest(made)
         verifier.reasons[:0] = doubts(entry, made, verifier.found)
-    carried, flags = carried_from(
-        earlier, verifier.reruns, judged=bool(verifier.judged), tried=bool(verifier.fresh.conclusive)
-    )
-    if earlier is not None and not own_seeds(verifier.reruns):
+    carried, flags = carried_from(earlier, verifier.reruns, tried=bool(verifier.fresh.conclusive))
+    again = bool(own_seeds(verifier.reruns))
+    if earlier is not None and (not verifier.ran or (rejected_by_cells(earlier) and not again)):
         # Without its archive, a delivery has the verdict that it keeps already.
         kept = not verifier.found and made == earlier.deliveries
         whole = len(verifier.found) == len(entry.manifest.deliveries)
@@ -591,13 +592,17 @@ def verify(
             tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
             about = dict.fromkeys([*doubts(entry, made, verifier.found), *earlier.reasons])
             seen = {delivery.sha256 for delivery in made if delivery.code_seen}
-            changes = {
-                "reasons": tuple(about), "entry_sha256": entry.sha256, "judged": max(earlier.judged, verifier.judged),
+            shown = {*earlier.flags, *verifier.flags}
+            changes: dict[str, object] = {
+                "entry_sha256": entry.sha256,
+                "reasons": tuple(about),
+                "flags": tuple(flag for flag in FLAGS if flag in shown),
+                "judged": max(earlier.judged, verifier.judged),
                 "deliveries": tuple(
-                    each.model_copy(update={"code_seen": each.code_seen or each.sha256 in seen})
+                    each.model_copy(update={"code_seen": True}) if each.sha256 in seen else each
                     for each in earlier.deliveries
                 ),
-            }  # fmt: skip
+            }
             return earlier.model_copy(update=changes)
     verifier.flags |= flags
     of_each = zip(entry.manifest.deliveries, made, strict=True)

@@ -181,7 +181,7 @@ class TestPartialEntries:
         verified(seen, entry(entries, "mine", prevents(0.9), STANDARD), "rescored")
         verified(seen, entry(entries, "run", prevents(0.9), STANDARD), "re-executed")
 
-        def of(slug: str, *code_seen: bool, **fields: Any) -> None:
+        def of(slug: str, *code_seen: bool | None, **fields: Any) -> None:
             deliveries = [
                 DeliveryVerdict(
                     seeds=(seed,), sha256="0" * 64, verdict="rescored", verified=date(2026, 11, 21), code_seen=code
@@ -191,6 +191,7 @@ class TestPartialEntries:
             verified(seen, entry(entries, slug, prevents(0.9), STANDARD), "rescored", deliveries=deliveries, **fields)
 
         of("judged", True)
+        of("before", None, judged=384)  # as verifications of an earlier version
         of("partly", True, False, judged=384)
         ours = entry(entries, "ours", prevents(0.9), STANDARD, defense="length_budget", authors=("ThiefBench",))
         verified(seen, ours, "rescored")
@@ -206,7 +207,7 @@ class TestPartialEntries:
         flagged = {each.row.defense: [flag.name for flag in each.flags] for each in found.suites[0].rows if each.own}
         unseen = {"mine", "partly", "theirs", "fresh"}
         assert flagged == {name: [NEVER_RUN] if name in unseen else [] for name in flagged}
-        assert flagged.keys() == unseen | {"run", "judged", "ours", "some"}
+        assert flagged.keys() == unseen | {"run", "judged", "before", "ours", "some"}
 
     def test_alone_they_are_listed_and_told_to_be_unranked(self, made: tuple[Path, Path]) -> None:
         entries, seen = made

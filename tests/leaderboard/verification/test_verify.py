@@ -818,18 +818,18 @@ def _rerun(**fields: Any) -> Rerun:
 
 
 @pytest.mark.parametrize(
-    ("reruns", "judged", "tried", "carried", "flags"),
+    ("reruns", "tried", "carried", "flags"),
     [
-        ([], False, False, "rejection", {"does not generalise", "non-deterministic"}),
-        ([_rerun(kind="undefended")], False, True, "rejection", {"does not generalise", "non-deterministic"}),
-        ([_rerun(seed=None, equal=None)], False, True, "rejection", {"does not generalise", "non-deterministic"}),
-        ([], True, False, "rejection", {"does not generalise"}),
-        ([_rerun()], False, False, "flags", {"does not generalise"}),
-        ([_rerun()], False, True, "", set()),
+        ([], False, "rejection", {"does not generalise", "non-deterministic"}),
+        ([_rerun(kind="undefended")], True, "rejection", {"does not generalise", "non-deterministic"}),
+        ([_rerun(seed=None, equal=None)], True, "rejection", {"does not generalise", "non-deterministic"}),
+        ([_rerun(equal=False, agrees=False)], True, "rejection", {"does not generalise", "non-deterministic"}),
+        ([_rerun()], False, "flags", {"does not generalise"}),
+        ([_rerun()], True, "", set()),
     ],
 )
 def test_only_own_cells_refute_what_cells_have_shown(
-    honest: Made, reruns: list[Rerun], judged: bool, tried: bool, carried: str, flags: set[str]
+    honest: Made, reruns: list[Rerun], tried: bool, carried: str, flags: set[str]
 ) -> None:
     """Shared cells and other seeds are run without the cells that were rejected."""
     shown = verified(honest).model_copy(
@@ -838,7 +838,29 @@ def test_only_own_cells_refute_what_cells_have_shown(
             "flags": ("non-deterministic", "does not generalise", "other shared cells"),
         }
     )  # fmt: skip
-    assert carried_from(shown, reruns, judged, tried) == (carried, flags)
+    assert carried_from(shown, reruns, tried) == (carried, flags)
+
+
+def test_what_judging_again_or_a_trial_shows_is_not_lost_beside_an_earlier_verification(
+    honest: Made, tmp_path: Path
+) -> None:
+    """Also where that looked further, and stays."""
+    file = _written(tmp_path, "return [random.choice([ACCEPT, Verdict('drop')]) for _ in view.completions]")
+    by_chance = masked(honest, tmp_path / "1", file, "Written")
+    shown = verified(by_chance).model_copy(update={"key": "0" * 64})
+    write_verification(tmp_path, shown)
+    found = verified(by_chance, earlier=tmp_path, judged=True)
+    assert (found.key, found.flags) == (shown.key, ("non-deterministic",))
+    write_verification(tmp_path, shown.model_copy(update={"flags": ("depends on order",)}))
+    kept = verified(honest, earlier=tmp_path, judged=True)
+    assert kept.flags == ("depends on order",), "recorded rounds are judged in the recorded order"
+
+
+def test_verdicts_that_hang_on_the_hash_seed_are_by_chance(honest: Made, tmp_path: Path) -> None:
+    """Their author's own process has another one, and such code is no other defense's."""
+    file = _written(tmp_path, "return [Verdict('drop') if hash(c.text) % 2 else ACCEPT for c in view.completions]")
+    found = verified(masked(honest, tmp_path / "1", file, "Written"), judged=True)
+    assert (found.verdict, found.flags) == ("rescored", ("non-deterministic",))
 
 
 def test_masks_are_judged_again_too(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
