@@ -186,7 +186,7 @@ def bases(folder: Path, played: bool = True) -> Bases:
 
 def _deliveries(of: Entry) -> tuple[DeliveryVerdict, ...]:
     today = date(2026, 11, 21)
-    return by_delivery.verdicts(of, of.manifest.deliveries, "rescored", None, (), (), today)
+    return by_delivery.verdicts(of, of.manifest.deliveries, "rescored", None, (), (), set(), today)
 
 
 class _Quiet:
