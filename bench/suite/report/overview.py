@@ -24,7 +24,7 @@ from thiefbench.suite.analysis.ranking_inputs import doubts, line_of, places, ro
 from thiefbench.suite.analysis.statistics import Summary, summarize
 from thiefbench.suite.report.timings import Cost, cost
 from thiefbench.suite.store.records import CHOSEN, NOTHING
-from thiefbench.wording import by_reason
+from thiefbench.wording import by_reason, ranges
 
 
 @dataclass(frozen=True)
@@ -216,9 +216,11 @@ def chosen(comparison: Comparison, defense: str, seeds: Sequence[int]) -> tuple[
     records = {seed: comparison.record("attack", defense, seed) for seed in seeds}
     played = {seed: record.payload.get(CHOSEN, "") for seed, record in records.items() if record is not None}
     known = {seed: each for seed, each in played.items() if each}
+    members = tuple(dict.fromkeys(known.values()))
     if len(known) < len(played):
-        return tuple(f"{each} (seed {seed})" for seed, each in known.items())
-    return tuple(dict.fromkeys(known.values()))
+        at = {each: [seed for seed in known if known[seed] == each] for each in members}
+        return tuple(f"{each} (seed{'s' * (len(at[each]) > 1)} {ranges(at[each])})" for each in members)
+    return members
 
 
 def _missing(comparison: Comparison, seed: int, cell: AttackOutcome) -> str:

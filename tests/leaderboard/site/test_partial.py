@@ -105,7 +105,7 @@ class TestPartialEntries:
         verified(seen, entry(entries, "begun", says, "standard-v2", seeds=(0,)), "rescored")
         write_site(tmp_path / "site", entries, seen)
         page = (tmp_path / "site/index.html").read_text()
-        assert page.count('<span class="detail">own names</span>') == 3, "one for each goal of auto"
+        assert page.count('<span class="detail chosen">own names</span>') == 3, "one for each goal of auto"
         assert (tmp_path / "site/entries/begun.html").read_text().count("chose own names") == 3
         (suite,) = json.loads((tmp_path / "site/board.json").read_text())["suites"]
         attacks = next(each for each in suite["rows"] if each["slug"] == "begun")["attacks"]

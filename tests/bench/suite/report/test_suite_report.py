@@ -80,7 +80,7 @@ class TestTable:
         def says(cell: CellSpec) -> Numbers:
             return replace(usual(cell), chosen=("", "sift", "sift")[cell.seed] if cell.role == "attack" else "")
 
-        assert row(table(tmp_path, says=says), "logit").fields[TEXT].chosen == ("sift (seed 1)", "sift (seed 2)")
+        assert row(table(tmp_path, says=says), "logit").fields[TEXT].chosen == ("sift (seeds 1-2)",)
 
     def test_harm_prevented_and_outcomes(self, tmp_path: Path) -> None:
         made = table(tmp_path)
