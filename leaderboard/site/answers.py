@@ -110,12 +110,8 @@ def _equal_to(best: BoardRow, board: SuiteBoard) -> int:
 
     def known(row: BoardRow) -> tuple[bool, bool, int, str]:
         unchecked, unlearning, _, seeds, *_ = unranked_order(row)
-        return (
-            unchecked,
-            unlearning,
-            seeds,
-            show_summary(row.row.place.worst.summary, "ratio").value if row.row.place.worst else "",
-        )
+        worst = row.row.place.worst
+        return unchecked, unlearning, seeds, show_summary(worst.summary, "ratio").value if worst else ""
 
     if best.row.place.number is not None:
         return 0  # places say who shares one

@@ -1,4 +1,4 @@
-"""Whether the code of a defense gives the verdicts that its cells record, where no cell is run again.
+"""Whether the code of a defense gives the verdicts that its cells record.
 
 Archives are public, so completions alone do not show whose they are: without this, an entry could take another's
 archive and name code that never ran.
@@ -21,8 +21,6 @@ from thiefbench.suite.store.records import Store
 MOST_OTHER: Final = 0.01
 """Of the recorded verdicts of a cell, so many may be given otherwise: another processor's last bits may decide a close
 one."""
-
-
 MOST_SECONDS: Final = 3600.0
 """After so many seconds no further cell is judged: a defense may take a minute for every round."""
 
