@@ -27,9 +27,14 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
+def seeds_in_words(numbers: Sequence[int]) -> str:
+    """Ascending seeds in short: "seed 3", "seeds 0-2, 4"."""
+    return f"seed{'s' * (len(numbers) > 1)} {ranges(numbers)}"
+
+
 def by_reason(reasons: Mapping[int, str]) -> str:
     """What is wrong at which seeds, each reason once: "seeds 0-2, 4: it has no score; seed 3: it failed"."""
     seeds: dict[str, list[int]] = {}
     for seed, reason in sorted(reasons.items()):
         seeds.setdefault(reason, []).append(seed)
-    return "; ".join(f"seed{'s' * (len(at) > 1)} {ranges(at)}: {reason}" for reason, at in seeds.items())
+    return "; ".join(f"{seeds_in_words(at)}: {reason}" for reason, at in seeds.items())

@@ -74,6 +74,12 @@ def _of_part(part: Part, attack: str, targets: Sequence[Target], numerics: Numer
         yield Wanted(cell(role="attack", defense=target.defense), part.name, target)
 
 
+def strange_part(parts: Sequence[str], suite: Suite) -> str:
+    """Which of an entry's parts its suite does not have, in a clause; empty if it has all."""
+    known = {part.name for part in suite.scenes}
+    return next((f"{suite.title} has no part {name!r}" for name in parts if name not in known), "")
+
+
 def fitting_parts(suite: Suite, attack: Attack) -> tuple[list[str], str]:
     """The names of the suite's parts that an attack fits at every seed, and why it does not fit the last other one.
 

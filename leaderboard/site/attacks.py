@@ -24,6 +24,7 @@ from thiefbench import registry
 from thiefbench.attacks.base import Attack
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.leaderboard.attacking import measured
+from thiefbench.leaderboard.attacking.cells import strange_part
 from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry
 from thiefbench.leaderboard.attacking.measured import Against
 from thiefbench.leaderboard.entry import EntryError
@@ -120,8 +121,8 @@ def read_attack(folder: Path, verified: Path) -> JudgedAttack:
     entry = read_attack_entry(folder)
     suite = suite_named(entry.manifest.suite, folder)
     verification = read_verification(verified, entry)
-    if strange := [name for name in entry.manifest.parts if name not in [part.name for part in suite.scenes]]:
-        raise EntryError(f"{folder}: {suite.title} has no part {strange[0]!r}")
+    if wrong := strange_part(entry.manifest.parts, suite):
+        raise EntryError(f"{folder}: {wrong}")
     results = tuple(measured.results(entry, suite.ranking))
     seen = verification is not None and verification.verdict == "re-executed"
     results = tuple(

@@ -78,6 +78,7 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
     attacks = [_attack_column(table["columns"][at], at + 1) for at in order]
     names = {row.judged.label: row.judged.entry.manifest.name for row in board.rows if row.own}
     rows = [_row(row, shown, table, order, names) for row, shown in zip(board.rows, table["rows"], strict=True)]
+    firsts = [at for at, row in enumerate(board.rows) if row.row.place.number == 1 and not row.provisional]
     tradeoff = draw_tradeoff(board.table, f"ThiefBench {board.suite.title}", names)
     return {
         "id": board.suite.title,
@@ -90,10 +91,8 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
         "columns": [*fixed[:worst], *attacks, *fixed[worst:]],  # the worst case stands beside those that it is of
         "answers": answers(board, table["names"]),
         "rows": rows,
-        "firsts": [row for row in rows if row["place"] == 1 and not row["provisional"]],
-        "broken": breaks_first(
-            [row for row in board.rows if row.row.place.number == 1 and not row.provisional], board.attacks
-        ),
+        "firsts": [rows[at] for at in firsts],
+        "broken": breaks_first([board.rows[at] for at in firsts], board.attacks),
         "no_ranks_yet": no_ranks_yet(board),
         "empty_first": any(row["place"] and not row["provisional"] for row in rows),
         "ranks": table["ranks"],

@@ -30,7 +30,7 @@ from thiefbench.engine_revision import engine_revision
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.archive import unpack
 from thiefbench.leaderboard.attacking import measured
-from thiefbench.leaderboard.attacking.cells import Wanted, fitting_parts, wanted
+from thiefbench.leaderboard.attacking.cells import Wanted, fitting_parts, strange_part, wanted
 from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry, restage_attack
 from thiefbench.leaderboard.attacking.manifest import granted
 from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run_attack_cell
@@ -68,8 +68,6 @@ from thiefbench.leaderboard.verification.verdict import (
     carried_from,
     earlier_verification,
     kinds_of,
-    own_seeds,
-    rejected_by_cells,
     stays,
 )
 from thiefbench.leaderboard.verification.verify import VerifyOptions
@@ -536,8 +534,8 @@ def _cells_of(entry: AttackEntry, suite: Suite) -> list[Wanted]:
     manifest = entry.manifest
     if manifest.seeds != suite.seeds:
         raise EntryError(f"it was run at the seeds {manifest.seeds}, but {suite.title} has {suite.seeds}")
-    if strange := [name for name in manifest.parts if name not in [part.name for part in suite.scenes]]:
-        raise EntryError(f"{suite.title} has no part {strange[0]!r}")
+    if wrong := strange_part(manifest.parts, suite):
+        raise EntryError(wrong)
     cells = wanted(suite, manifest.parts, manifest.attack, manifest.targets, manifest.numerics)
     due = [
         (each.part, each.spec.role, each.spec.attack, each.spec.defense, each.spec.seed,
@@ -595,14 +593,11 @@ def verify_attack(folder: Path, options: VerifyOptions, tell: Tell, watch: Watch
     earlier = earlier_verification(options.earlier, entry.manifest.slug) if options.earlier else None
     verifier = _Verifier(entry, options, tell, watch)
     verdict = verifier.verdict()
-    again = bool(own_seeds(verifier.reruns))
-    rejected = earlier is not None and rejected_by_cells(earlier) and not again
-    unread = not verifier.ran and not verifier.outdated
-    if earlier is not None and (rejected or unread) and stays(earlier, entry, verdict):
+    carried, flags = carried_from(earlier, verifier.reruns, tried=verifier.fresh_trials > verifier.inconclusive)
+    may_stay = carried == "rejection" or not (verifier.ran or verifier.outdated)
+    if earlier is not None and may_stay and stays(earlier, entry, verdict):
         tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
         return earlier.model_copy(update={"entry_sha256": entry.sha256})
-    tried = verifier.fresh_trials > verifier.inconclusive
-    carried, flags = carried_from(earlier, verifier.reruns, tried)
     verifier.flags |= flags
     numerics = entry.manifest.numerics
     here = provenance.provenance(options.device or numerics.device, options.threads or numerics.threads)

@@ -97,7 +97,6 @@ from thiefbench.leaderboard.verification.verdict import (
     earlier_verification,
     kinds_of,
     own_seeds,
-    rejected_by_cells,
     stays,
 )
 from thiefbench.suite.analysis.ranking import anchor_of
@@ -204,6 +203,7 @@ class _Verifier(Questions):
     kind: DefenseKind = "defense"  # what its suite takes
     judged: int = 0  # recorded completions that the defense judged again
     _warm: Defense | None = None  # while one isolated defense lives, others start at once
+    _made: IsolatedFactory | None = None
     _apart: dict[str, None] = field(default_factory=dict)  # what is otherwise here than where they were made, in order
 
     @property
@@ -383,6 +383,9 @@ class _Verifier(Questions):
         return cells
 
     def _guest(self, scratch: Path) -> IsolatedFactory:
+        """What makes the submitted defense; its files are copied for the first call."""
+        if self._made is not None:
+            return self._made
         entry = self.entry
 
         def make(spec: str) -> Defense:
@@ -398,7 +401,8 @@ class _Verifier(Questions):
         with self._question("the defense can be made in isolation"):
             spec = restage(entry, scratch / "archive" / "weights", scratch / "staged")
             self._warm = make(spec)
-        return IsolatedFactory(entry.manifest.defense, spec, entry.manifest.source_sha256, make)
+        self._made = IsolatedFactory(entry.manifest.defense, spec, entry.manifest.source_sha256, make)
+        return self._made
 
     def _judge_again(self, cells: Sequence[SubmittedCell], archive: Store, scratch: Path) -> None:
         """Let the isolated defense judge the recorded rounds of all its cells; raises RejectedError if it judges
@@ -583,8 +587,7 @@ def verify(
         verdict = lowest(made)
         verifier.reasons[:0] = doubts(entry, made, verifier.found)
     carried, flags = carried_from(earlier, verifier.reruns, tried=bool(verifier.fresh.conclusive))
-    again = bool(own_seeds(verifier.reruns))
-    if earlier is not None and (not verifier.ran or (rejected_by_cells(earlier) and not again)):
+    if earlier is not None and (carried == "rejection" or not verifier.ran):
         # Without its archive, a delivery has the verdict that it keeps already.
         kept = not verifier.found and made == earlier.deliveries
         whole = len(verifier.found) == len(entry.manifest.deliveries)

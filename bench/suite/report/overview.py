@@ -24,7 +24,7 @@ from thiefbench.suite.analysis.ranking_inputs import doubts, line_of, places, ro
 from thiefbench.suite.analysis.statistics import Summary, summarize
 from thiefbench.suite.report.timings import Cost, cost
 from thiefbench.suite.store.records import CHOSEN, NOTHING
-from thiefbench.wording import by_reason, ranges
+from thiefbench.wording import by_reason, seeds_in_words
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def chosen(comparison: Comparison, defense: str, seeds: Sequence[int]) -> tuple[
     members = tuple(dict.fromkeys(known.values()))
     if len(known) < len(played):
         at = {each: [seed for seed in known if known[seed] == each] for each in members}
-        return tuple(f"{each} (seed{'s' * (len(at[each]) > 1)} {ranges(at[each])})" for each in members)
+        return tuple(f"{each} ({seeds_in_words(at[each])})" for each in members)
     return members
 
 

@@ -48,7 +48,7 @@ from thiefbench.suite.report.viewer import write_viewer
 from thiefbench.suite.store.arithmetic import mixture
 from thiefbench.suite.store.records import NOTHING, Record, Store, write_atomically
 from thiefbench.trust import reads_strangers
-from thiefbench.wording import counted, ranges
+from thiefbench.wording import counted, seeds_in_words
 
 NAMED = plots.TOGETHER
 """The headline names up to this many defenses; of more, it names the best and the worst."""
@@ -189,7 +189,7 @@ def _problems(cells: Sequence[Cell], titles: Mapping[str, str]) -> list[tuple[st
         name = f"{cell.name} ({titles[cell.title]})" if len(titles) > 1 else cell.name
         named.setdefault(cell.problem, {}).setdefault(name, []).append(cell.seed)
     return [
-        (problem, [f"{name}, seed{'s' * (len(seeds) > 1)} {ranges(sorted(seeds))}" for name, seeds in names.items()])
+        (problem, [f"{name}, {seeds_in_words(sorted(seeds))}" for name, seeds in names.items()])
         for problem, names in named.items()
     ]
 
