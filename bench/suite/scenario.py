@@ -240,7 +240,7 @@ class RankingRules:
             of `standard-v1` leave a standard deviation of 0.02 in the harm at one seed and 0.01 in the mean of five;
             ten of these keep the bias of a ratio below a tenth of its standard error (Cochran, Sampling Techniques,
             section 6.8: a coefficient of variation below 0.1).
-        good: a seed counts as good if at least this share of the harm is prevented.
+        good: a seed counts as good if at least this share of its undefended harm is prevented.
     """
 
     __pydantic_config__ = STRICT

@@ -59,7 +59,7 @@ def failure_message(result: Result, bounds: Mapping[str, Bound], missed: Sequenc
             state = "MISSED in a recording, and each has to keep it"
         honest = result.honest(name)
         beside = "" if honest is None else f" (an honest swarm: {float(honest):.3f})"
-        lines.append(f"  {name:<{width}}  {number!r}, required {bound}: {state}{_met(number, bound)}{beside}")
+        lines.append(f"  {name:<{width}}  {number!r}, required {bound}: {state}{_met(name, number, bound)}{beside}")
         if name in missed:
             parts = result.by_recording(name)
             wide = max(map(len, parts), default=0)
@@ -75,9 +75,12 @@ def failure_message(result: Result, bounds: Mapping[str, Bound], missed: Sequenc
     return "\n".join(lines)
 
 
-def _met(number: Number, bound: Bound) -> str:
-    """The number of seeds within a bound, from `FEW_SEEDS` seeds on: an interval does not show rare failures."""
-    if len(number.points) < FEW_SEEDS:
+def _met(name: str, number: Number, bound: Bound) -> str:
+    """The number of seeds within a bound, from `FEW_SEEDS` seeds on: an interval does not show rare failures.
+
+    Not of harm prevented: its points are shares of the mean undefended harm, and high at seeds with little harm.
+    """
+    if len(number.points) < FEW_SEEDS or name == "harm_prevented":
         return ""
     kept = SeedCount(sum(bound.holds(value) for _, value in number.points), len(number.points))
     return f" (kept at {kept.text()})"

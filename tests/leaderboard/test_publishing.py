@@ -190,7 +190,10 @@ class Killed(BaseException):
     """What follows a SIGKILL: nothing."""
 
 
-def test_a_kill_at_any_write_loses_nothing(published: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_kill_at_any_write_loses_nothing(
+    step: int, published: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = in_folder(published.shared)
     whole = copy_of(published, tmp_path / "whole")
     publish_all(whole)
@@ -224,8 +227,9 @@ def test_a_kill_at_any_write_loses_nothing(published: Board, tmp_path: Path, mon
         assert before.items() <= complete.items() <= finished.items(), f"killed at write {kills}: whole files only"
         publish_all(copy)
         assert in_folder(copy.shared) == finished, "the same command goes on, and nothing is left of the kill"
-        kills += 1
-    assert kills == half == len(finished) - len(before)
+        assert half == kills // step + 1, "each left one half of a file"
+        kills += step
+    assert kills >= len(finished) - len(before) > kills - step, "at the end there is no write to kill"
 
 
 def test_a_cell_that_differs_is_never_overwritten(published: Board, tmp_path: Path) -> None:

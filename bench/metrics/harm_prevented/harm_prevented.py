@@ -18,7 +18,8 @@ Args:
     baseline: its outcomes on what harm is measured against: the placebo's models, or for dos the control's.
     attack: spec string; it says what its harm is (by default the difference of the means to the baseline).
 Returns:
-    value: 1 - harm_defended / harm_undefended, unclipped; None where the undefended attack does no harm.
+    value: 1 - harm_defended / harm_undefended, unclipped; None where the undefended harm is below
+        0.1.
     harm_defended, harm_undefended: the two harms; None, as is the value, where a list has no outcome.
 """
 

@@ -47,11 +47,11 @@ from thiefbench import registry
 from thiefbench.suite.analysis.comparison import RULES, UndefendedAttack, listed, why_inconclusive
 from thiefbench.suite.analysis.statistics import (
     FEW_SEEDS,
-    WORKED,
     MissingCellError,
     SeedCount,
     Summary,
     WorstCase,
+    held,
     linearised,
     lower_limits,
     ratio,
@@ -330,8 +330,8 @@ def worst_of(
 ) -> tuple[WorstCase | None, str]:
     """A row's worst case of harm prevented, or the reason why it has none.
 
-    Its points are those of the worst attack; its count is the number of seeds that are good under every attack, of
-    those at which an attack works (`statistics.WORKED`).
+    Its points are those of the worst attack; its count is of the seeds at which an attack works, and good are those at
+    which the defense held (`statistics.held`) against every attack that works there.
     """
     prevented = _prevented(row, attacks, seeds)
     try:
@@ -340,10 +340,14 @@ def worst_of(
         unscored = next(cell for a in attacks for s in seeds if (cell := _cell(row, a, s)).harm_prevented is None)
         return None, f"{error}{_because(unscored)}"
     known = {attack: {seed: value or 0.0 for seed, value in by_seed.items()} for attack, by_seed in prevented.items()}
-    told = [seed for seed in seeds if any(_cell(row, attack, seed).undefended_share >= WORKED for attack in attacks)]
-    held = sum(all(known[attack][seed] >= rules.good for attack in attacks) for seed in told)
+    by_attack = [
+        held(points, {seed: _cell(row, attack, seed).undefended_share for seed in points}, rules.good)
+        for attack, points in known.items()
+    ]
+    worked = [against for seed in seeds if (against := [each[seed] for each in by_attack if seed in each])]
+    count = SeedCount(sum(map(all, worked)), len(worked))
     points = tuple(sorted(known[worst.attack].items()))
-    return replace(worst, summary=replace(worst.summary, points=points, count=SeedCount(held, len(told)))), ""
+    return replace(worst, summary=replace(worst.summary, points=points, count=count)), ""
 
 
 def prevented_over(cells: Mapping[int, AttackOutcome], rules: RankingRules = RULES) -> Summary:

@@ -253,18 +253,29 @@ def ratio(points: Mapping[int, float], shares: Mapping[int, float], least: float
     Args:
         points: 1 - D / mean(U) by seed, whose mean is 1 - R.
         shares: U / mean(U) by seed, whose mean is 1.
-        least: as in `summarize`, for the points. Seeds at which the attack failed by itself (`WORKED`) show nothing
-            of a defense and are not counted.
+        least: a seed counts as good if the defense `held` there; None for no count.
 
     Returns:
         A summary with the given points. It raises the same errors as `summarize`.
     """
-    told = {seed: value for seed, value in points.items() if shares[seed] >= WORKED}
-    count = None if least is None else SeedCount(sum(value >= least for value in told.values()), len(told))
+    good = {} if least is None else held(points, shares, least)
+    count = None if least is None else SeedCount(sum(good.values()), len(good))
     plain = summarize(points)
     if plain.kind == "range":
         return replace(plain, count=count)
     return replace(summarize(linearised(points, shares)), points=plain.points, count=count)
+
+
+def held(points: Mapping[int, float], shares: Mapping[int, float], least: float) -> dict[int, bool]:
+    """Whether a defense prevented at least this share of a seed's own undefended harm, 1 - D / U, by seed.
+
+    A seed at which the attack failed by itself (`WORKED`) shows nothing of a defense and is left out.
+
+    Args:
+        points, shares: as in `ratio`.
+        least: the share.
+    """
+    return {seed: 1 - (1 - value) / shares[seed] >= least for seed, value in points.items() if shares[seed] >= WORKED}
 
 
 def linearised(points: Mapping[int, float], shares: Mapping[int, float]) -> dict[int, float]:

@@ -29,10 +29,10 @@ def ranking_notes(rules: RankingRules = RULES) -> dict[str, str]:
             f"mean undefended harm is below {rules.least_harm:g}, there is no such share."
         ),
         "count": (
-            f"\u201ck of n seeds\u201d counts the seeds where at least {rules.good:g} of the harm is prevented (in the "
-            f"worst case: of every attack's; for utility: where it is at least {1 - rules.margin:g}). Behind \u2265 "
-            "stands the share of all seeds at which that is so at least: the exact (Clopper-Pearson) one-sided 95 % "
-            "bound. Where all seeds agree, there is no interval."
+            f"\u201ck of n seeds\u201d counts the seeds where at least {rules.good:g} of their own undefended harm is "
+            f"prevented (in the worst case: of every attack's; utility: where it is at least {1 - rules.margin:g}). "
+            "Behind \u2265 stands the share of all seeds at which that is so at least: the exact (Clopper-Pearson) "
+            "one-sided 95 % bound. Where all seeds agree, there is no interval."
         ),
         "bias": (
             f"The smallest of noisy means is too low by chance: by {low} to {high} where six attacks are equally bad, "

@@ -201,6 +201,24 @@ class TestRatioOfMeans:
         assert worst is not None
         assert (worst.summary.low, worst.summary.high) == (pytest.approx(0), pytest.approx(0)), "harm over itself"
 
+    def test_none_holds_at_no_seed(self) -> None:
+        """Also where undefended harm is a quarter of its mean, so that 1 - D / mean(U) is 0.75."""
+        shares = (1.75, 0.25, 1.5, 0.25, 1.25)
+        made = row("none")
+        for attack in ("text", "dos"):
+            for seed in SEEDS:
+                made = changed(made, attack, seed, AttackOutcome(1.0, 1 - shares[seed], undefended_share=shares[seed]))
+        worst = place("none", rank([made, ORACLE], TRIALS, SEEDS)).worst
+        assert worst is not None
+        assert worst.summary.count == SeedCount(0, 5)
+
+    def test_an_attack_that_failed_by_itself_at_a_seed_is_no_failure_there(self) -> None:
+        made = row("a", {"text": 0.9, "dos": 0.9})
+        made = changed(made, "dos", 1, AttackOutcome(1.0, -0.02, undefended_share=0.05))
+        worst = place("a", rank([made, ORACLE], TRIALS, SEEDS)).worst
+        assert worst is not None
+        assert worst.summary.count == SeedCount(5, 5)
+
 
 class TestAnchors:
     def test_anchors_are_shown_and_never_ranked(self) -> None:

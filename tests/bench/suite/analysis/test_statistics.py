@@ -106,6 +106,15 @@ class TestRatio:
         assert made.points == tuple(by_seed(*(1 - harm / mean)).items()), "the points are shares of the mean harm"
         assert made.count == SeedCount(5, 5)
 
+    def test_a_seed_with_little_harm_is_not_held_by_itself(self) -> None:
+        """Undefended 0.9, 0.2 and 0.02; nothing is prevented, then half at the first seed and all at the second."""
+        undefended = np.array([0.9, 0.2, 0.02])
+        shares = by_seed(*(undefended / undefended.mean()))
+        nothing = ratio(by_seed(*(1 - undefended / undefended.mean())), shares, least=0.5)
+        assert nothing.count == SeedCount(0, 2), "the third seed's attack failed by itself"
+        some = ratio(by_seed(*(1 - np.array([0.45, 0.0, 0.02]) / undefended.mean())), shares, least=0.5)
+        assert some.count == SeedCount(2, 2)
+
     def test_harm_in_proportion_has_no_spread(self) -> None:
         undefended = np.array([0.5, 0.9, 0.6, 0.3, 0.7])
         shares = by_seed(*(undefended / undefended.mean()))

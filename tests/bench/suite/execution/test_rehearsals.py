@@ -202,6 +202,7 @@ class Interrupts(Watcher):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_a_rehearsal_after_its_round(tmp_path: Path) -> None:
     """A rehearsal of `auto` takes minutes."""
     both, whole, parts, watcher = tries("none", until(2)), tmp_path / "whole", tmp_path / "parts", Interrupts()
@@ -236,6 +237,7 @@ def test_files_that_are_damaged_or_gone_cost_time_only(damage: str, tmp_path: Pa
     assert rehearsed(found) != ALL
 
 
+@pytest.mark.slow
 def test_rounds_behind_a_link_are_neither_read_nor_written(tmp_path: Path) -> None:
     store, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
     run(tries("none"), store)

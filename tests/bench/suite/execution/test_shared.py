@@ -186,10 +186,9 @@ def test_two_readings_of_one_pool_are_two_trajectories(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stop", "attack"),
     [
-        (2, "policy"),
         (5, "queries"),
         *(pytest.param(*each, marks=pytest.mark.slow) for each in
-          ((2, "plain"), (2, "queries"), (5, "plain"), (5, "policy"))),
+          ((2, "policy"), (2, "plain"), (2, "queries"), (5, "plain"), (5, "policy"))),
     ],
 )  # fmt: skip
 def test_a_cell_that_is_stopped_goes_on_sharing(

@@ -176,6 +176,7 @@ def test_what_an_attacker_tries_is_stored_for_cells_that_go_on_otherwise(
     same(second, tmp_path / "shared", tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_a_link_is_not_used(tmp_path: Path) -> None:
     first, second = judged("none"), judged("none+none")
     run(first, tmp_path / "shared")
