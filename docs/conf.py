@@ -57,6 +57,7 @@ ELSEWHERE = {
     "results": ROOT / "RESULTS.md",
     "changelog": ROOT / "CHANGELOG.md",
     "contributing": ROOT / "CONTRIBUTING.md",
+    "board": ROOT / "leaderboard/README.md",
     "entries": ROOT / "leaderboard/entries/README.md",
     "shared-cells": ROOT / "leaderboard/shared/README.md",
     **{f"models/{name}": ROOT / "bench/zoo" / name / "README.md" for name in MODELS},

@@ -536,6 +536,9 @@ def build(
         typer.Option(help="Directory of verifications. Default: verified, beside the directory of entries."),
     ] = None,
     shared: SharedOption = None,
+    readme: Annotated[
+        bool, typer.Option("--readme", help="Also write the tables as README.md, beside the directory of entries.")
+    ] = False,
 ) -> None:
     """Write the leaderboard as a static site: a ranked table per suite, a page per entry, and the data as files."""
     from thiefbench.leaderboard.entry import EntryError
@@ -553,7 +556,8 @@ def build(
         raise SuiteError(f"there is no folder {verified}; name the folder of verifications with --verified DIR")
     judged = verified or entries.parent / "verified"
     with bar(err, "steps (each entry is read, then shown)") as progress:
-        written = write_site(site, entries, judged, given(shared), progress)
+        page = entries.parent / "README.md" if readme else None
+        written = write_site(site, entries, judged, given(shared), progress, page)
     for suite in written.suites:
         entered = sum(row.own for row in suite.rows)
         with_row = counted(entered, "entry", "entries")

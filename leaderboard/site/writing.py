@@ -25,6 +25,7 @@ from thiefbench.leaderboard.site.entry_page import shown_entry
 from thiefbench.leaderboard.site.files import board_csv, board_data, board_json
 from thiefbench.leaderboard.site.index_page import FLAGS, in_words, page_of, rank_of, shown_suite
 from thiefbench.leaderboard.site.judging import JudgedEntry
+from thiefbench.leaderboard.site.markdown import board_markdown
 from thiefbench.leaderboard.site.rendering import render
 from thiefbench.suite.report.shades import legend
 from thiefbench.suite.report.tables import show_summary
@@ -37,6 +38,7 @@ def write_site(
     verified: Path,
     shared: Path = SHARED,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    readme: Path | None = None,
 ) -> Board:
     """Write index.html, a page for each entry, board.json and board.csv.
 
@@ -48,6 +50,7 @@ def write_site(
         verified: folder of verifications.
         shared: folder of the published cells that entries may refer to.
         progress: called with (done, total) steps; each entry is read and then shown.
+        readme: a file for the tables as Markdown, in the folder that holds the folder of entries.
 
     Returns:
         The board that was written; entries that could not be shown are its `broken`.
@@ -80,9 +83,9 @@ def write_site(
         for suite in board.suites
         for each in suite.attacks
     }
+    suites = [shown_suite(suite, number) for number, suite in enumerate(board.suites, 1)]
     pages["index.html"] = render(
-        "index.html.jinja", ("theme.js", "table.js") if board.suites else ("theme.js",),
-        suites=[shown_suite(suite, number) for number, suite in enumerate(board.suites, 1)],
+        "index.html.jinja", ("theme.js", "table.js") if board.suites else ("theme.js",), suites=suites,
         broken=board.broken, attacks=in_words(board.suites), scale=legend(), flags=FLAGS, version=__version__,
     )  # fmt: skip
     pages |= {"board.json": board_json(data), "board.csv": board_csv(data).encode("utf-8", "backslashreplace")}
@@ -91,6 +94,8 @@ def write_site(
             stale.unlink()
     for name, content in pages.items():
         write_atomically(folder / name, content)
+    if readme is not None:
+        write_atomically(readme, board_markdown(suites, entries.name).encode("utf-8", "backslashreplace"))
     return board
 
 

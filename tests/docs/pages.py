@@ -18,7 +18,7 @@ _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|<img[^>]*\ssrc=\"([^\"]+)\"")
 
 def pages(log: bool = True) -> list[Path]:
     """Every page that people read, the repository's front pages first; without the log, those that are kept current."""
-    boards = [ROOT / "leaderboard" / name / "README.md" for name in ("entries", "shared")]
+    boards = [ROOT / "leaderboard" / name / "README.md" for name in ("", "entries", "shared")]
     front = [README, RESULTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *boards]
     zoo = sorted((ROOT / "bench/zoo").glob("*/README.md"))
     own = [page for page in sorted(DOCS.rglob("*.md")) if log or LOG not in page.parents]

@@ -1,0 +1,107 @@
+"""The board as Markdown: what readers of a repository see without building the site."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from thiefbench.leaderboard.site.answers import Answer
+from thiefbench.suite.report.tables import Shown
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~&$@]|:(?=//))")
+"""What Markdown, or a host that shows it, would read as markup; addresses would become links."""
+
+_HEAD = """# The leaderboard
+
+Defenses of decentralised GRPO against poisoned completions, in short. The site that `thiefbench leaderboard build site`
+writes has a column for every attack, plots, costs, submitted attacks and a page for every entry.
+
+- **Worst case**: the share of harm prevented under the attack that the defense handles worst
+  ([statistics](../docs/statistics.md)).
+- **Utility**: the share of the gain in clean reward that is kept without an attack ([measures](../docs/measures.md)).
+- **False rejection**: the largest share of rewarded honest completions that is rejected in any cell.
+- **Trust**: cells were run again (re-executed), completions were scored again (rescored), or the numbers are their
+  authors' (self-reported; [verification](../docs/verification.md)).
+
+[Submit a defense](../docs/submit.md), or [attack one that is listed](../docs/attack-a-defense.md). This page is written
+by `thiefbench leaderboard build site --readme`.
+"""
+
+
+def board_markdown(suites: Sequence[Mapping[str, Any]], entries: str) -> str:
+    """The three answers and the table of every suite.
+
+    Args:
+        suites: what `index_page.shown_suite` gives.
+        entries: the folder of entries, as seen from the page.
+    """
+    return "\n".join([_HEAD, *(_suite(suite, entries) for suite in suites)])
+
+
+def plain(text: str) -> str:
+    """Text, perhaps a stranger's, as Markdown that shows it as it stands, in one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _suite(suite: Mapping[str, Any], entries: str) -> str:
+    lines = [f"## {plain(suite['title'])}", "", plain(suite["about"])]
+    if suite["superseded"]:
+        lines += ["", f"**Superseded suite.** {plain(suite['superseded'])}"]
+    if claim := " ".join(filter(None, (_unranked(suite), suite["broken"]))):
+        lines += ["", plain(claim)]
+    lines += ["", *(_answer(answer) for answer in suite["answers"])]
+    head = ["defense", "seeds", "trust", "worst case", "against", "utility", "false rejection"]
+    rows = [_cells(row, entries) for row in suite["rows"]]
+    if suite["ranks"]:
+        head.insert(0, "rank")
+        rows = [[plain(row["rank"]), *cells] for row, cells in zip(suite["rows"], rows, strict=True)]
+    table = [head, ["---"] * len(head), *rows]
+    return "\n".join([*lines, "", *(f"| {' | '.join(cells)} |" for cells in table), ""])
+
+
+def _unranked(suite: Mapping[str, Any]) -> str:
+    """Why nobody holds the first place; empty where somebody does."""
+    if suite["firsts"]:
+        return ""
+    if suite["unranked"]:
+        return f"Nothing is ranked here: {suite['unranked']}."
+    if suite["empty_first"]:
+        return "First place is empty: in its worst case, no defense is told from one that prevents nothing."
+    return str(suite["no_ranks_yet"])
+
+
+def _answer(answer: Answer) -> str:
+    value = f"**{plain(answer.value)}** " if answer.value else ""
+    return f"- {answer.question}: {value}{plain(answer.text)}"
+
+
+def _cells(row: Mapping[str, Any], entries: str) -> list[str]:
+    """One row without its rank."""
+    slug = row["page"].removeprefix("entries/").removesuffix(".html")
+    name = (
+        f"[{plain(row['name'])}]({quote(entries)}/{quote(slug)}/entry.json)"
+        if slug
+        else f"{plain(row['name'])} (anchor)"
+    )
+    flags = "; ".join(plain(flag.name) for flag in row["flags"])
+    return [
+        f"{name}<br>*{flags}*" if flags else name,
+        plain(row["seeds"] or "all"),
+        row["trust"],
+        _number(row["worst"]),
+        plain(row["worst_attack"]),
+        _number(row["utility"]),
+        row["false_rejection"].value if row["false_rejection"] else "",
+    ]
+
+
+def _number(shown: Shown | None) -> str:
+    """A measure with its interval or range."""
+    if shown is None:
+        return ""
+    detail = plain(shown.detail)
+    if detail and not shown.detail.startswith("["):
+        detail = f"({detail})"
+    return f"{shown.value} {detail}".strip()
