@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, SupportsFloat
 
-from thiefbench.attacks.base import Claimed, Decoy, Poison, Seeded, Withheld
+from thiefbench.attacks.base import Attack, Claimed, Decoy, Poison, Seeded, Withheld
 from thiefbench.wording import counted
 
 
@@ -72,6 +73,20 @@ def wrong_outcome(outcome: object) -> str:
     if outcome is None or (isinstance(outcome, int | float) and 0 <= outcome <= 1):
         return ""
     return f"the outcome {reprlib.repr(outcome)}; it must lie between 0 and 1"
+
+
+def wrong_outcomes(attack: Attack, outcomes: Iterable[object]) -> str:
+    """What is wrong with an attack's outcomes in a swarm, in a clause; empty if nothing is.
+
+    They lie between 0 and 1, unless the attack has its own `harm`, as those that count tokens have.
+    """
+    own_harm = type(attack).harm is not Attack.harm
+    for outcome in outcomes:
+        known = outcome is None or (isinstance(outcome, SupportsFloat) and math.isfinite(float(outcome)))
+        if not known or (not own_harm and wrong_outcome(outcome)):
+            must = "be a finite number" if own_harm else "lie between 0 and 1"
+            return f"the outcome {reprlib.repr(outcome)}; it must {must}"
+    return ""
 
 
 def _called(value: object) -> str:

@@ -123,6 +123,11 @@ def parts(kind: Kind, spec: str) -> list[str]:
     Raises:
         SpecStringError: there are several, and this kind does not compose, one of them is empty, or it is too long.
     """
+    if not isinstance(spec, str):  # from an untyped program
+        raise SpecStringError(
+            f"a {kind} is named here by a spec string, such as a name or path/to/file.py:Class(key=value), not by "
+            f"{type(spec).__name__}"
+        )
     if len(spec) > _LONGEST:
         raise SpecStringError(
             f"malformed {kind} spec: it has {len(spec):,} characters, and at most {_LONGEST:,} are allowed"

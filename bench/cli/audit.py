@@ -38,13 +38,14 @@ def audit(
     from thiefbench.audit import audit_forms
     from thiefbench.progress import bar
     from thiefbench.suite.analysis.scoring import wilson
+    from thiefbench.task_answers import checked
 
     if split not in ("train", "test"):
         raise UsageError(f"--split must be train or test, not {split!r}")
     spec = registry.parse("task", task)
     if data is not None:
         spec = registry.ParsedSpec(spec.target, spec.arguments | {"data": str(data)})
-    audited, attacker = registry.make("task", str(spec)), registry.make("attack", attack)
+    audited, attacker = checked(registry.make("task", str(spec))), registry.make("attack", attack)
     if forms:
         with bar(err, "auditing") as progress:
             lines = audit_forms(audited, attacker, "train" if split == "train" else "test", seed, progress)

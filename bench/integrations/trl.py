@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 
@@ -31,7 +31,8 @@ from thiefbench.judges import check_judge, judge_of
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import Evaluation
 from thiefbench.suite.store.records import Score, rows_table
-from thiefbench.tasks.base import Item, Message, Split, Task
+from thiefbench.task_answers import checked
+from thiefbench.tasks.base import Item, Message, Split, Task, TaskError
 
 if TYPE_CHECKING:
     import datasets
@@ -56,10 +57,15 @@ def task_dataset(task: str, split: Split = "train") -> datasets.Dataset:
     Returns:
         Columns prompt (chat messages), id, question and answer. The oracle's solution is left out, because only
         attackers have it. Of several items with the same prompt, only the first is kept.
+
+    Raises:
+        TaskError: there is no such split, or the task's items are none.
     """
     import datasets
 
-    chosen: Task = registry.make("task", task)
+    chosen: Task = checked(registry.make("task", task))
+    if split not in chosen.splits:
+        raise TaskError(f"the task {chosen.name} has no split {split!r}; it has {' and '.join(chosen.splits)}")
     rows = [
         {"prompt": chosen.messages(item), "id": item.id, "question": item.question, "answer": item.answer}
         for item in _by_prompt(chosen, [split]).values()
@@ -72,7 +78,7 @@ def task_reward(task: str) -> RewardFunc:
 
     It needs the column id of `task_dataset`. Texts are those that the trainer decodes, without special tokens.
     """
-    chosen: Task = registry.make("task", task)
+    chosen: Task = checked(registry.make("task", task))
     known = {item.id: item for split in chosen.splits for item in items_of(chosen, split)}
 
     def reward(completions: Sequence[list[Message]], id: Sequence[str], **_: Any) -> list[float]:
@@ -115,7 +121,9 @@ class TrainerSwarm:
         role: Role = "attack",
         evaluation: Evaluation = Evaluation(),  # noqa: B008  (frozen)
     ) -> None:
-        self._task: Task = registry.make("task", task)
+        if role not in get_args(Role):
+            raise SpecError(f"there is no role {role!r}; it is {', '.join(get_args(Role))}")
+        self._task: Task = checked(registry.make("task", task))
         poisoner: Attack = registry.make("attack", attack)
         judging: Defense = registry.make("defense", defense)
         # Checks that need no trainer; only the trainer knows how many completions a group has.

@@ -44,8 +44,9 @@ def _text(fields: Mapping[str, Any], name: str, asked: bool) -> str:
 
 
 def _reward(fields: Mapping[str, Any], columns: Sequence[str]) -> float:
-    """The sum of those that apply, as TRL's own with weights of 1."""
-    numbers = [of.reward(fields[name], one_line(name, 60)) for name in columns if fields.get(name) is not None]
+    """The sum of those that apply, as TRL's own with weights of 1; TRL writes NaN where one does not."""
+    applying = {name: value for name in columns if (value := fields.get(name)) is not None and value == value}
+    numbers = [of.reward(value, one_line(name, 60)) for name, value in applying.items()]
     if not numbers:
         raise MalformedError("a completion that no reward function scored")
     return of.reward(sum(numbers), "the sum of its rewards")

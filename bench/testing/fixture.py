@@ -15,8 +15,9 @@ import pytest
 from thiefbench import registry
 from thiefbench.defenses.base import Defense
 from thiefbench.suite.analysis.replay import ReplayError
+from thiefbench.suite.scenario import Suite
 from thiefbench.testing.bounds import MisuseError
-from thiefbench.testing.recorded import replay
+from thiefbench.testing.recorded import names, replay
 from thiefbench.testing.reporting import properties_of
 from thiefbench.testing.results import ReplayedResult, TrainedResult
 from thiefbench.testing.session import PYTEST, options, runs_of, trusting
@@ -40,8 +41,7 @@ class ThiefBench:
         self._item, self._runs = item, runs_of(item.config)
         self._marked = item.get_closest_marker(MARKER) is not None
         self._arguments = _arguments(item)
-        with self._trusted():
-            self._suite = suite_of(self._arguments)
+        self._suite = None if self._arguments.get("attack") in _recordings() else self._swarms()
 
     def run(self, defense: str | Defense | type[Defense]) -> TrainedResult:
         """Train the missing ones of three swarms (without an attack, undefended, defended), and score them.
@@ -58,7 +58,7 @@ class ThiefBench:
                 '@pytest.mark.thiefbench(attack="text") above the test'
             )
         spec = spec_of(defense)
-        suite = replace(self._suite, defenses=tuple(dict.fromkeys(("none", spec))))
+        suite = replace(self._suite or self._swarms(), defenses=tuple(dict.fromkeys(("none", spec))))
         with self._trusted(spec):
             cells = self._runs.cells(suite)
             self._runs.run(suite, cells)
@@ -84,7 +84,13 @@ class ThiefBench:
                 f"only attack, not {', '.join(trained)}; remove it, or train swarms with thiefbench.run(defense=...)"
             )
         attack = self._arguments.get("attack")
-        family = None if attack is None else registry.parse("attack", attack).target
+        asked = None if attack is None else registry.parse("attack", attack)
+        if asked is not None and asked.arguments:
+            raise MisuseError(
+                f"thiefbench.replay takes recorded rounds as they are, and {attack} has arguments; name the attack "
+                f"alone, as in attack={asked.target!r}, or train swarms with thiefbench.run(defense=...)"
+            )
+        family = None if asked is None else asked.target
         try:
             replayed = replay(_factory(defense), family)
         except ReplayError as error:
@@ -94,6 +100,11 @@ class ThiefBench:
         result = ReplayedResult(_name(defense), replayed, self._command())
         self._item.user_properties += properties_of(result, self._item.nodeid)
         return result
+
+    def _swarms(self) -> Suite:
+        """The suite that the markers describe."""
+        with self._trusted():
+            return suite_of(self._arguments)
 
     def _trusted(self, *defenses: str) -> AbstractContextManager[None]:
         """A context that loads classes named by the test itself, but not those named only by its suite's file."""
@@ -116,6 +127,11 @@ def _arguments(item: pytest.Item) -> dict[str, Any]:
             raise MisuseError(f"the marker thiefbench takes arguments by name, as in attack={first}, not {first} alone")
         arguments |= marker.kwargs
     return arguments
+
+
+def _recordings() -> frozenset[str]:
+    """The names of recordings that are no attacks, which only `replay` can be given."""
+    return frozenset(names()) - frozenset(registry.names("attack"))
 
 
 def _factory(defense: object) -> Callable[[], Defense]:

@@ -60,7 +60,26 @@ def _instance(defense: Defense) -> str:
                 f"{defense_class.__name__} does not keep its argument {name} unchanged (made again with {value!r}, it "
                 f"holds {restored!r}); write self.{name} = {name} in its constructor, {_INSTEAD}"
             )
+    made, kept = _literals(again), _literals(defense)
+    for name in kept:
+        if name in made and made[name] != kept[name]:
+            raise MisuseError(
+                f"{name} of this {defense_class.__name__} is {kept[name]!r}, and made again it is {made[name]!r}: what "
+                f"was changed after the constructor is lost in trained swarms; make it an argument, {_INSTEAD}"
+            )
     return spec
+
+
+def _literals(defense: Defense) -> dict[str, Any]:
+    """The attributes of an instance that are plain values, which can be compared."""
+    found = {}
+    for name, value in vars(defense).items():
+        try:
+            if ast.literal_eval(repr(value)) == value:
+                found[name] = value
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+    return found
 
 
 def _parameters(defense_class: type[Defense]) -> dict[str, inspect.Parameter]:

@@ -45,6 +45,7 @@ from thiefbench.suite.execution.stage_checks import check_stage_check, stage_che
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Point, Record, identify, table_rows
+from thiefbench.task_answers import checked
 from thiefbench.torch_settings import torch_settings_kept
 from thiefbench.zoo.models import resolve
 
@@ -354,7 +355,7 @@ def build_swarm(
         "spec": spec.swarm,
         "role": spec.role,
         "policy": [Policy.load(resolve(model), spec.device, spec.dtype) for model in spec.models],
-        "task": registry.make("task", spec.task),
+        "task": checked(registry.make("task", spec.task)),
         "attack": maker.make_attack(spec.attack),
         "seed": spec.seed,
     }

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
+from thiefbench.attack_answers import wrong_outcomes
 from thiefbench.averaging.swarm import AveragingSwarm
 from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.swarm import Swarm
@@ -100,7 +101,13 @@ class CellInProgress:
         return planned.completions if number % planned.every == 0 else 0
 
     def keep(self, record: RoundRecord) -> float:
-        """Add the rows and seconds of a round or an evaluation; returns the seconds it took."""
+        """Add the rows and seconds of a round or an evaluation; returns the seconds it took.
+
+        Raises:
+            ValueError: the attack gave outcomes that are none.
+        """
+        if wrong := wrong_outcomes(self.swarm.attack, (row.outcome for row in record.rows)):
+            raise ValueError(f"the attack {self.swarm.attack.name} gave {wrong}")
         self.pending.append(rows_table(record.rows))
         for phase, value in record.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + value

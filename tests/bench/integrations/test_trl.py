@@ -30,7 +30,7 @@ from thiefbench.engine.swarm import Swarm
 from thiefbench.integrations.trl import Evaluation, TrainerSwarm, task_dataset, task_reward
 from thiefbench.suite.analysis.scoring import cell_scores
 from thiefbench.suite.store.records import rows_table, table_rows
-from thiefbench.tasks.base import Sampling
+from thiefbench.tasks.base import Sampling, TaskError
 
 trl = pytest.importorskip("trl", reason="these runs need trl, of the trl extra")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:You are using 'rollout_func'")
@@ -522,3 +522,12 @@ def test_misuse_is_told(make: Make) -> None:
     foreign = datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(8)])
     with pytest.raises(SpecError, match=r"a prompt is none of the task .*; write train_dataset=task_dataset"):
         make(swarm_of(), train_dataset=foreign).trainer.train()
+
+
+def test_a_misspelt_split_and_role_are_told_at_once() -> None:
+    with pytest.raises(TaskError, match=r"^the task gsm_micro has no split 'tset'; it has train and test$"):
+        task_dataset("gsm_micro(size=64)", "tset")  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"^there is no role 'controll'; it is attack, placebo, control$"):
+        TrainerSwarm(TASK, "text", role="controll")  # type: ignore[arg-type]
+    with pytest.raises(registry.SpecStringError, match=r"^a defense is named here by a spec string, .* not by object$"):
+        TrainerSwarm(TASK, "text", object())  # type: ignore[arg-type]

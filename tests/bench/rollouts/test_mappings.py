@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -49,6 +50,17 @@ def test_trl() -> None:
     assert all(each.row.text.startswith("<think>") for each in scored), "chat messages are read as what was written"
     item = recorded.pool(1, lambda items: None).items[0]  # type: ignore[arg-type,return-value]
     assert item.question == "Ann has 2 pens and buys 3. How many pens?"
+
+
+def test_a_reward_function_that_did_not_apply_may_have_left_nan(tmp_path: Path) -> None:
+    """As TRL writes it where a function returned None."""
+    table = pq.read_table(TRL)
+    for name in ("correct", "shape"):
+        column = pa.array([float("nan") if each is None else each for each in table[name].to_pylist()], pa.float64())
+        table = table.set_column(table.column_names.index(name), name, column)
+    pq.write_table(table, tmp_path / "nan.parquet")
+    made = entries(tmp_path / "nan.parquet", rewards=("correct", "shape"))
+    assert [each.row.reward for each in made] == [1.0, 0.5, 1.0, 0.5]
 
 
 def test_the_only_column_of_rewards_needs_no_name(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from thiefbench.testing.bounds import Bound, MisuseError, Threshold, parse_bound
     [("<0.05", 0.0, 0.05), ("<= 0.05", 0.05, 0.06), (">.95", 1.0, 0.95), (" >= 1. ", 1.0, 0.99), (">-0.5", 0.0, -0.5)],
 )
 def test_a_bound_holds_on_its_side(text: str, inside: float, outside: float) -> None:
-    bound = parse_bound(text, "asr")
+    bound = parse_bound(text, "utility")
     assert bound.holds(inside)
     assert not bound.holds(outside)
 
@@ -55,3 +55,28 @@ def test_what_the_summary_needs_loads_nothing_heavy() -> None:
     code = f"import sys, thiefbench.testing, thiefbench.testing.reporting, thiefbench.testing.bounds; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()", "a session without a swarm loads no library of swarms"
+
+
+@pytest.mark.parametrize(
+    ("measure", "text", "holds"),
+    [
+        ("false_rejection_rate", "<5", "always"), ("stop_rate", ">-1", "always"), ("asr", "<=1", "always"),
+        ("stop_rate", ">95", "never"), ("placebo_rejection_rate", "<0", "never"),
+    ],
+)  # fmt: skip
+def test_a_bound_beyond_a_share_is_a_mistake(measure: str, text: str, holds: str) -> None:
+    with pytest.raises(MisuseError, match=f"^{measure} lies between 0 and 1, so .* {holds} holds; write a share"):
+        parse_bound(text, measure)
+
+
+def test_bounds_at_the_ends_and_of_what_is_no_share_are_kept() -> None:
+    assert parse_bound(">=1", "stop_rate").holds(1.0)
+    assert parse_bound("<=0", "asr").holds(0.0)
+    assert parse_bound(">-1", "harm_prevented").limit == -1
+
+
+def test_the_example_goes_the_way_that_is_meant() -> None:
+    with pytest.raises(MisuseError, match=r"as in stop_rate='>0\.95'"):
+        parse_bound("0.95", "stop_rate")
+    with pytest.raises(MisuseError, match=r"as in asr='<0\.05'"):
+        parse_bound("0.05", "asr")

@@ -199,6 +199,9 @@ def test_the_printed_command_works_where_pytest_was_called(
         ("", "replay(Leaky).asr", "asr is about what models learn, which recorded rounds cannot say"),
         ("", "replay(Leaky).utility", "use thiefbench.run(defense=...) instead of thiefbench.replay"),
         ("(attack='subliminal')", "replay(Leaky)", "subliminal"),
+        ("(attack='text(phrase=\"hi\")')", "replay(Leaky)", "has arguments; name the attack alone, as in"),
+        ("(attack='text_learned')", "run(Leaky)", "there is no attack named 'text_learned'"),
+        ("(attack='text_lerned')", "", "there is no attack named 'text_lerned'"),
         ("(rounds=60, seeds=3)", "replay(Leaky)", "takes only attack, not rounds, seeds; remove"),
         ("(suite='tiny.yaml')", "run(Leaky).utility", "utility of my_filters:Leaky has no value at seed 0: "),
     ],
@@ -216,6 +219,18 @@ def test_a_mistake_is_a_sentence_without_a_traceback(
     assert complaint in said
     assert "def test(" not in said, "no source and no traceback"
     assert "Error: " not in said.partition("short test summary")[0].replace("RuntimeError: ", "")
+
+
+def test_a_marker_may_name_a_recording(project: pytest.Pytester) -> None:
+    project.makepyfile("""
+        import pytest
+        from my_filters import Good
+
+        @pytest.mark.thiefbench(attack="text_learned")
+        def test(thiefbench):
+            assert thiefbench.replay(Good).replay.attacks == ("text_learned",)
+    """)
+    project.runpytest_inprocess().assert_outcomes(passed=1)
 
 
 def test_a_filters_own_error_is_shown_as_pytest_shows_errors(project: pytest.Pytester) -> None:
@@ -306,7 +321,7 @@ def test_a_suite_is_one_test_for_each_cell_and_rule(project: pytest.Pytester) ->
 
 def test_rules_may_stand_in_the_configuration(project: pytest.Pytester) -> None:
     project.makepyprojecttoml(
-        '[tool.pytest.ini_options]\npythonpath = ["."]\nthiefbench_fail_if = ["stop_rate <= 0.5", "stop_rate < 2"]\n'
+        '[tool.pytest.ini_options]\npythonpath = ["."]\nthiefbench_fail_if = ["stop_rate <= 0.5", "stop_rate > 0.5"]\n'
     )
     result = project.runpytest_inprocess(TINY, "--thiefbench-defense=my_filters:Good", "-k", "fail-if", "-v")
     assert list(outcomes(result).values()) == ["PASSED", "FAILED"]
@@ -321,7 +336,9 @@ def test_one_cell_can_be_selected(project: pytest.Pytester) -> None:
 
 
 def test_a_failed_cell_fails_its_test(project: pytest.Pytester) -> None:
-    result = project.runpytest_inprocess(TINY, "--thiefbench-defense=my_filters:Broken", "--thiefbench-fail-if=asr>1")
+    result = project.runpytest_inprocess(
+        TINY, "--thiefbench-defense=my_filters:Broken", "--thiefbench-fail-if=asr>0.99"
+    )
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(
         [

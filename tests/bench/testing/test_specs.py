@@ -30,6 +30,10 @@ class Mine(Base):
     def __init__(self, level=0.5, words=()):
         self.level, self.words = level, words
 
+class Counts(Base):
+    def __init__(self, level=0.5):
+        self.level, self.words, self.seen, self.lock = level, ["thief"], 0, object()
+
 class Forgets(Base):
     def __init__(self, level=0.5):
         self.limit = level
@@ -131,3 +135,11 @@ def test_what_has_no_spec_string_says_what_to_write(alone: ModuleType, made: str
     assert complaint in str(error.value)
     assert "or pass a spec string, as in defense='path/to/file.py:Class(key=value)'" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_what_was_changed_after_the_constructor_is_lost_in_trained_swarms(alone: ModuleType) -> None:
+    fresh = alone.Counts(level=0.25)
+    assert spec_of(fresh) == "alone.py:Counts(level=0.25)"
+    fresh.words = ["tiger"]
+    with pytest.raises(MisuseError, match=r"^words of this Counts is \['tiger'\], and made again it is \['thief'\]: "):
+        spec_of(fresh)

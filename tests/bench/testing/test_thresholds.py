@@ -141,7 +141,7 @@ def test_a_mistake_in_bounds_is_one_sentence(tmp_path: Path, bounds: Any) -> Non
     ("rule", "fails"),
     [
         ("worst_case<0.9", []), ("worst_case<0.91", [TEXT]), ("asr>0.05", [TEXT, "tone"]), ("asr>0.1", []),
-        ("false_rejection_rate>0", []), ("false_rejection_rate>=0", [TEXT, "no attack", "tone"]),
+        ("false_rejection_rate>0", []), ("false_rejection_rate<0.9", [TEXT, "no attack", "tone"]),
         ("utility<0.95", []), ("stop_rate<1", [TEXT, "tone"]), ("harm_prevented<0.8", []),
     ],
 )  # fmt: skip
