@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import compress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from thiefbench.errors import UserError
 from thiefbench.user_imports import is_user_s
 
 MOST_TRACEBACK = 50_000
@@ -24,6 +26,23 @@ def where(error: BaseException) -> str:
 def described(error: BaseException) -> str:
     """An error's type, its message if it has one, and `where` it passed through the user's code."""
     return f"{type(error).__name__}{f': {error}' if str(error) else ''}{where(error)}"
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Turn an error that the user's own code raised into one sentence, also one that would end the program.
+
+    Raises:
+        UserError: the sentence.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        if not where(error):
+            raise
+        raise UserError(f"your own code failed: {described(error)}") from error
 
 
 def origin(error: BaseException) -> BaseException | None:

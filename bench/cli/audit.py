@@ -39,6 +39,7 @@ def audit(
     from thiefbench.progress import bar
     from thiefbench.suite.analysis.scoring import wilson
     from thiefbench.task_answers import checked
+    from thiefbench.user_frames import one_sentence
 
     if split not in ("train", "test"):
         raise UsageError(f"--split must be train or test, not {split!r}")
@@ -47,7 +48,7 @@ def audit(
         spec = registry.ParsedSpec(spec.target, spec.arguments | {"data": str(data)})
     audited, attacker = checked(registry.make("task", str(spec))), registry.make("attack", attack)
     if forms:
-        with bar(err, "auditing") as progress:
+        with one_sentence(), bar(err, "auditing") as progress:
             lines = audit_forms(audited, attacker, "train" if split == "train" else "test", seed, progress)
         if as_json:
             print_json({
@@ -60,7 +61,7 @@ def audit(
                 f"{line.poisoned} of {line.poisonable} poisoned completions earn the full reward: {escaped(words)}"
             )
         return
-    with bar(err, "auditing") as progress:
+    with one_sentence(), bar(err, "auditing") as progress:
         counts = count(audited, attacker, "train" if split == "train" else "test", seed, progress)
     passing = wilson(counts.poisoned, counts.poisonable)
     if as_json:

@@ -179,7 +179,12 @@ class TrainerSwarm:
         """Every completion with its truth and verdict, as the store keeps them (`thiefbench.engine.round_record.Row`).
 
         A row's advantage is that of the task's reward after the verdict.
+
+        Raises:
+            SpecError: no batch has been played yet.
         """
+        if not self._played:
+            raise SpecError("there are no completions yet; ask for them after trainer.train()")
         return pa.concat_tables([*self._played, *self._evaluated.values()])
 
     @property

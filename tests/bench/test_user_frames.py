@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from thiefbench import registry
-from thiefbench.user_frames import MOST_TRACEBACK, described, kept, shown, where
+from thiefbench.errors import UserError
+from thiefbench.user_frames import MOST_TRACEBACK, described, kept, one_sentence, shown, where
 
 DEFENSE = """
 from thiefbench.defenses.base import ACCEPT, Defense
@@ -89,3 +90,17 @@ def test_an_error_is_described_with_its_message_if_it_has_one(raising: str, sent
 def test_an_error_of_nobody_s_code_is_described_without_a_place() -> None:
     assert described(MemoryError()) == "MemoryError"
     assert described(MemoryError("full")) == "MemoryError: full"
+
+
+@pytest.mark.parametrize("raising", ["raise RuntimeError('no luck')", "raise SystemExit(3)"])
+def test_an_error_of_the_users_code_becomes_a_sentence(raising: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DEFENSE.format(raising=raising))
+    registry.allow(f"{tmp_path}/mine.py:Mine")
+    mine = registry.make("defense", f"{tmp_path}/mine.py:Mine")
+    with pytest.raises(UserError, match=r"^your own code failed: \w+: .* \(mine\.py, line 15\)$"), one_sentence():
+        mine.inspect(type("View", (), {"completions": ("text",)}))
+
+
+def test_our_own_errors_and_sentences_stay_as_they_are() -> None:
+    with pytest.raises(UserError, match=r"^a sentence$"), one_sentence():
+        raise UserError("a sentence")
