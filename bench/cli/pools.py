@@ -125,7 +125,7 @@ def replay(
     recorded.compute_on(where, precision)
     if model:
         recorded.give_policy(Policy.load(resolve(model), where, precision))
-    with stoppable(), bar(err, "inspecting") as progress:
+    with bar(err, "inspecting") as progress:
         outcome = judge_file(recorded, defenses, model or "", progress)
     for reason in without:
         err.print(f"left out: {escaped(reason)}")

@@ -30,6 +30,10 @@ def assert_robust(result: Result, **bounds: str) -> None:
     __tracebackhide__ = True
     if not bounds:
         raise MisuseError("assert_robust needs at least one bound, as in assert_robust(result, asr='<0.05')")
+    if not hasattr(result, "measure"):
+        raise MisuseError(
+            f"assert_robust takes the result of thiefbench.run or thiefbench.replay, not {type(result).__name__}"
+        )
     parsed = {name: parse_bound(text, name) for name, text in bounds.items()}
     missed = [name for name, bound in parsed.items() if not _holds(result, name, bound)]
     doubt = result.doubt if any(name in OF_LEARNING for name in parsed) else ""

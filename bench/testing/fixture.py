@@ -135,7 +135,14 @@ def _recordings() -> frozenset[str]:
 
 
 def _factory(defense: object) -> Callable[[], Defense]:
-    """A function that returns a fresh defense at every call."""
+    """A function that returns a fresh defense at every call.
+
+    Raises:
+        MisuseError: its class has no name.
+    """
+    made = defense if isinstance(defense, type) else type(defense)
+    if issubclass(made, Defense) and not isinstance(getattr(defense, "name", None), str):
+        raise MisuseError(f"{made.__name__} has no name; set name in the class to a string")
     if isinstance(defense, Defense):
         return lambda: copy.deepcopy(defense)
     if isinstance(defense, type) and issubclass(defense, Defense):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from thiefbench import registry
 from thiefbench.engine.heterogeneity import SharingSpec
@@ -67,6 +67,8 @@ class LiveSwarm:
     def __post_init__(self) -> None:
         if not 0 <= self.malicious < self.nodes:
             raise SpecError(f"malicious must lie between 0 and nodes - 1 = {self.nodes - 1}, got {self.malicious}")
+        if self.role not in get_args(Role):
+            raise SpecError(f"there is no role {self.role!r}; it is {', '.join(get_args(Role))}")
         if self.group < 2:
             raise SpecError("group must be at least 2: an advantage is relative to the group")
         for name in ("local", "rounds", "threads"):

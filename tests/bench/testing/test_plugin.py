@@ -38,6 +38,10 @@ class Leaky(Defense):
     def inspect(self, view):
         return [ACCEPT] * len(view.completions)
 
+class Nameless(Defense):
+    def inspect(self, view):
+        return [ACCEPT] * len(view.completions)
+
 class Broken(Leaky):
     def inspect(self, view):
         raise RuntimeError("it gives up")
@@ -200,6 +204,7 @@ def test_the_printed_command_works_where_pytest_was_called(
         ("", "replay(Leaky).utility", "use thiefbench.run(defense=...) instead of thiefbench.replay"),
         ("(attack='subliminal')", "replay(Leaky)", "subliminal"),
         ("(attack='text(phrase=\"hi\")')", "replay(Leaky)", "has arguments; name the attack alone, as in"),
+        ("", "replay(Nameless)", "Nameless has no name; set name in the class to a string"),
         ("(attack='text_learned')", "run(Leaky)", "there is no attack named 'text_learned'"),
         ("(attack='text_lerned')", "", "there is no attack named 'text_lerned'"),
         ("(rounds=60, seeds=3)", "replay(Leaky)", "takes only attack, not rounds, seeds; remove"),

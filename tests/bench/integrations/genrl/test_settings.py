@@ -77,6 +77,11 @@ def test_in_a_control_everyone_is_honest() -> None:
     assert LiveSwarm().honest == 3
 
 
+def test_a_misspelt_role_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"^there is no role 'controll'; it is attack, placebo, control$"):
+        LiveSwarm(role="controll")  # type: ignore[arg-type]
+
+
 def test_unknown_names_are_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises((SpecStringError, LiveSwarmError)):
         play(LiveSwarm(attack="no_such_attack"), tmp_path)
