@@ -149,10 +149,18 @@ def print_file_replays(out: Console, outcome: Outcome, details: bool) -> None:
             reward = "" if each.reward is None else f", reward {each.reward:g}"
             where = f"{each.where}, completion {each.position}{reward}"
             out.print(escaped(f"{where}: {each.action}, {one_line(each.reason or 'no reason given', 120)}"))
-    for name, reason in outcome.left_out.items():
-        out.print(f"[yellow]{escaped(name)}[/yellow] is left out: {escaped(one_line(reason, 300))}")
+    for reason, names in _by_reason(outcome.left_out).items():
+        out.print(f"[yellow]left out[/yellow] ({escaped(one_line(reason, 300))}): {escaped(', '.join(names))}")
     for name, reason in outcome.failed.items():
         out.print(f"[red]{escaped(name)}[/red] has no score: {escaped(one_line(reason, 300))}")
+
+
+def _by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:
+    """The defenses that are left out, by what each needs."""
+    names: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        names.setdefault(reason.removeprefix(f"{name} "), []).append(name)
+    return names
 
 
 def _print_part(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import runpy
 import shutil
 from pathlib import Path
@@ -44,7 +45,7 @@ def test_a_replay_prints_rates_senders_rounds_and_reasons(cli: Cli, pool: Path) 
     assert "similarity, by sender" in ended.out
     assert "similarity, by round" in ended.out
     assert "line 2, completion 0, reward 1: drop, its sender repeats" in ended.out
-    assert "logit is left out: logit needs the policy, which no file holds: give it with --model" in ended.out
+    assert "left out (needs the policy, which no file holds: give it with --model): logit\n" in ended.out
     assert "malformed lines, which are not used: 1" in ended.err
     assert "line 1: not JSON" in ended.err
     assert "\x1b" not in ended.out + ended.err, "without a terminal, plain lines"
@@ -71,8 +72,11 @@ def test_every_defense_is_the_default(cli: Cli, pool: Path) -> None:  # noqa: F8
     assert ended.code == 0, ended.err
     for name in ("none", "reject_all", "blacklist", "similarity"):
         assert any(one.startswith(f"{name}  ") for one in ended.out.splitlines()), f"{name} is scored"
-    assert "seed_replay is left out" in ended.out
-    assert "staleness is left out: staleness needs the versions of the senders' weights" in ended.out
+    assert re.search(r"^left out \(needs seeds from a beacon, .*\): .*seed_replay", ended.out, re.MULTILINE)
+    assert re.search(
+        r"^left out \(needs the versions of the senders' weights, .*\): staleness$", ended.out, re.MULTILINE
+    )
+    assert ended.out.count("needs the policy") == 1, "those that need the same are named together"
     assert not any(one.startswith("staleness  ") for one in ended.out.splitlines()), "nothing is late here"
     assert "judge asks a judge; name it to have it asked: --defense judge" in ended.err
     assert "by sender" not in ended.out, "details are for defenses that were named"
