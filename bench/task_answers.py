@@ -6,10 +6,14 @@ import numbers
 import reprlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from thiefbench.tasks.base import Item, Message, Split, Task, TaskError
 from thiefbench.wording import counted
+
+if TYPE_CHECKING:
+    import datasets
 
 _T = TypeVar("_T", bound=Task)
 _KEYS = frozenset({"role", "content"})
@@ -19,38 +23,47 @@ _COLUMNS = frozenset({"id", "question", "answer", "solution"})
 def checked(task: _T) -> _T:
     """The task, whose `items`, `messages` and `reward` raise a TaskError for answers that they may not give.
 
-    Tasks of this package are returned as they are: their contract tests see to it.
+    Its class becomes a subclass of its own, so that copies, as of `with_libraries`, are checked too. Tasks of this
+    package are returned as they are: their contract tests see to it.
     """
-    if type(task).__module__.startswith("thiefbench."):
-        return task
-    items, messages, reward = task.items, task.messages, task.reward
-
-    def checked_items(split: Split) -> Any:
-        made = items(split)
-        if wrong := _wrong_items(made):
-            raise TaskError(f"the task {task.name} {wrong} in its split {split}")
-        return made
-
-    def checked_messages(item: Item) -> list[Message]:
-        made = messages(item)
-        if not isinstance(made, list) or not all(isinstance(each, dict) and set(each) >= _KEYS for each in made):
-            raise TaskError(
-                f"the messages of the task {task.name} are {reprlib.repr(made)} for the item {item.id}; messages are a "
-                "list of dictionaries with role and content"
-            )
-        return made
-
-    def checked_reward(item: Item, completions: Sequence[str]) -> list[float]:
-        made = reward(item, completions)
-        if wrong := _wrong_rewards(made, len(completions)):
-            raise TaskError(
-                f"the task {task.name} gave {wrong} of the item {item.id}; a reward is a number from 0 to 1"
-            )
-        return made
-
-    # On the instance, as the class is the user's, and may be made again.
-    task.items, task.messages, task.reward = checked_items, checked_messages, checked_reward  # type: ignore[method-assign]
+    if not type(task).__module__.startswith("thiefbench."):
+        object.__setattr__(task, "__class__", _checking(type(task)))  # also of a frozen dataclass
     return task
+
+
+@cache
+def _checking(task_class: type[Task]) -> type[Task]:
+    """The class with its answers checked."""
+
+    class Checked(task_class):  # type: ignore[misc,valid-type]
+        __slots__ = ()
+
+        def items(self, split: Split) -> datasets.Dataset:
+            made = super().items(split)
+            if wrong := _wrong_items(made):
+                raise TaskError(f"the task {self.name} {wrong} in its split {split}")
+            return made
+
+        def messages(self, item: Item) -> list[Message]:
+            made = super().messages(item)
+            if not isinstance(made, list) or not all(isinstance(each, dict) and set(each) >= _KEYS for each in made):
+                raise TaskError(
+                    f"the messages of the task {self.name} are {reprlib.repr(made)} for the item {item.id}; messages "
+                    "are a list of dictionaries with role and content"
+                )
+            return made
+
+        def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
+            made: list[float] = super().reward(item, completions)
+            if wrong := _wrong_rewards(made, len(completions)):
+                raise TaskError(
+                    f"the task {self.name} gave {wrong} of the item {item.id}; a reward is a number from 0 to 1"
+                )
+            return made
+
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(Checked, name, getattr(task_class, name))
+    return Checked
 
 
 def _wrong_items(made: Any) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,30 @@ def test_our_own_tasks_are_left_as_they_are() -> None:
     task = registry.make("task", "gsm_micro(size=64)")
     assert checked(task) is task
     assert "reward" not in vars(task)
+
+
+@dataclass(frozen=True)
+class Frozen(Sums):
+    """What `with_libraries` makes is another task."""
+
+    published: tuple[str, ...] = ()
+
+    def with_libraries(self, libraries: Mapping[str, str]) -> Frozen:
+        return replace(self, published=tuple(libraries))
+
+    def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
+        return [0.5 if self.published else 1.0 for _ in completions]
+
+
+def test_a_copy_answers_for_itself() -> None:
+    task = checked(Frozen())
+    assert checked(task).rewards([ITEM], [""]) == [1.0]
+    assert task.with_libraries({"sums": ""}).rewards([ITEM], [""]) == [0.5]
+    assert copy.copy(checked(Rewards("[2.0]"))).name == "sums"
+    with pytest.raises(TaskError, match=r"gave the reward 2\.0"):
+        copy.deepcopy(checked(Rewards("[2.0]"))).rewards([ITEM], [""])
+    assert isinstance(task, Frozen)
+    assert type(task).__qualname__ == "Frozen"
 
 
 @pytest.mark.parametrize(
