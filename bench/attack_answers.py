@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any, SupportsFloat
 
 from thiefbench.attacks.base import Attack, Claimed, Decoy, Poison, Seeded, Withheld
+from thiefbench.attacks.wrapper import AttackWrapper
+from thiefbench.task_answers import is_share
 from thiefbench.wording import counted
 
 
@@ -80,13 +83,20 @@ def wrong_outcomes(attack: Attack, outcomes: Iterable[object]) -> str:
 
     They lie between 0 and 1, unless the attack has its own `harm`, as those that count tokens have.
     """
-    own_harm = type(attack).harm is not Attack.harm
+    innermost: Attack = attack
+    while isinstance(innermost, AttackWrapper) and type(innermost).harm is AttackWrapper.harm:
+        innermost = innermost.attack
+    own_harm = type(innermost).harm is not Attack.harm
     for outcome in outcomes:
-        known = outcome is None or (isinstance(outcome, SupportsFloat) and math.isfinite(float(outcome)))
-        if not known or (not own_harm and wrong_outcome(outcome)):
-            must = "be a finite number" if own_harm else "lie between 0 and 1"
-            return f"the outcome {reprlib.repr(outcome)}; it must {must}"
+        if outcome is None or is_share(outcome) or (own_harm and _is_finite(outcome)):
+            continue
+        must = "be a finite number" if own_harm else "lie between 0 and 1"
+        return f"the outcome {reprlib.repr(outcome)}; it must {must}"
     return ""
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def _called(value: object) -> str:

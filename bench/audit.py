@@ -16,7 +16,8 @@ from thiefbench.engine.compatibility import drawn_for
 from thiefbench.engine.keys import generator
 from thiefbench.engine.spec import SpecError
 from thiefbench.errors import UserError
-from thiefbench.tasks.base import Completion, Item, Split, Task
+from thiefbench.task_answers import wrong_rewards
+from thiefbench.tasks.base import Completion, Item, Split, Task, TaskError
 from thiefbench.user_frames import described, where
 
 CHUNK = 256
@@ -105,14 +106,14 @@ def audit(
     rewarded: list[str] = []
     for start in range(0, len(items), CHUNK):
         part = items[start : start + CHUNK]
-        clean = task.rewards(part, [task.oracle(item) for item in part])
+        clean = _rewards(task, part, [task.oracle(item) for item in part])
         unrewarded += [item.id for item, reward in zip(part, clean, strict=True) if reward < 1]
         carried = [
             (item, poison)
             for item, poison in zip(part, submissions[start : start + CHUNK], strict=True)
             if isinstance(poison, str)
         ]
-        dirty = task.rewards([item for item, _ in carried], [text for _, text in carried])
+        dirty = _rewards(task, [item for item, _ in carried], [text for _, text in carried])
         carrying += carried
         rewarded += [text for (_, text), reward in zip(carried, dirty, strict=True) if reward == 1]
         progress(start + len(part), len(items))
@@ -155,10 +156,22 @@ def audit_forms(
         with_library = task.with_libraries(form.libraries())
         poisons = zip(items, _poisoned(with_library, form, items, seed), strict=True)
         carried = [(item, poison) for item, poison in poisons if isinstance(poison, str)]
-        rewards = with_library.rewards([item for item, _ in carried], [text for _, text in carried])
+        rewards = _rewards(with_library, [item for item, _ in carried], [text for _, text in carried])
         counts.append(FormAudit(form.describe(), len(carried), sum(reward == 1 for reward in rewards)))
         progress(number + 1, len(forms))
     return counts
+
+
+def _rewards(task: Task, items: Sequence[Item], texts: Sequence[str]) -> list[float]:
+    """The task's, each of which is a share.
+
+    Raises:
+        TaskError: one is not.
+    """
+    rewards = task.rewards(items, texts)
+    if wrong := wrong_rewards(rewards, len(texts)):
+        raise TaskError(f"the task {task.name} gave {wrong}; a reward is a number from 0 to 1")
+    return rewards
 
 
 def _check_auditable(attack: Attack) -> None:

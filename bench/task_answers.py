@@ -1,94 +1,66 @@
-"""Whether a task's methods return what they may, so that a mistake in a user's task is one clear sentence."""
+"""Whether a user's task answers as it may, so that a mistake in it is one clear sentence before anything is trained."""
 
 from __future__ import annotations
 
 import numbers
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable
 
-from thiefbench.tasks.base import Item, Message, Split, Task, TaskError
+from thiefbench.tasks.base import Item, Task, TaskError
 from thiefbench.wording import counted
 
-if TYPE_CHECKING:
-    import datasets
-
-_T = TypeVar("_T", bound=Task)
 _KEYS = frozenset({"role", "content"})
-_COLUMNS = frozenset({"id", "question", "answer", "solution"})
 
 
-def checked(task: _T) -> _T:
-    """The task, whose `items`, `messages` and `reward` raise a TaskError for answers that they may not give.
+def check_task(task: Task) -> None:
+    """Try a task's items, and messages and rewards of its first item. Tasks of this package have contract tests.
 
-    Its class becomes a subclass of its own, so that copies, as of `with_libraries`, are checked too. Tasks of this
-    package are returned as they are: their contract tests see to it.
+    Raises:
+        TaskError: one of them is not what it may be.
     """
-    if not type(task).__module__.startswith("thiefbench."):
-        object.__setattr__(task, "__class__", _checking(type(task)))  # also of a frozen dataclass
-    return task
+    if type(task).__module__.startswith("thiefbench."):
+        return
+    items = {split: [Item.from_row(row) for row in task.items(split)] for split in task.splits}
+    for split, of_split in items.items():
+        if wrong := wrong_items(of_split):
+            raise TaskError(f"the task {task.name} {wrong} in its split {split}")
+    item = next(iter(items.values()))[0]
+    messages: object = task.messages(item)
+    if not isinstance(messages, list) or not all(isinstance(each, dict) and set(each) >= _KEYS for each in messages):
+        raise TaskError(
+            f"the messages of the task {task.name} are {reprlib.repr(messages)} for the item {item.id}; messages are a "
+            "list of dictionaries with role and content"
+        )
+    texts = [task.oracle(item), ""]
+    if wrong := wrong_rewards(task.reward(item, texts), len(texts)):
+        raise TaskError(f"the task {task.name} gave {wrong} of the item {item.id}; a reward is a number from 0 to 1")
 
 
-@cache
-def _checking(task_class: type[Task]) -> type[Task]:
-    """The class with its answers checked."""
-
-    class Checked(task_class):  # type: ignore[misc,valid-type]
-        __slots__ = ()
-
-        def items(self, split: Split) -> datasets.Dataset:
-            made = super().items(split)
-            if wrong := _wrong_items(made):
-                raise TaskError(f"the task {self.name} {wrong} in its split {split}")
-            return made
-
-        def messages(self, item: Item) -> list[Message]:
-            made = super().messages(item)
-            if not isinstance(made, list) or not all(isinstance(each, dict) and set(each) >= _KEYS for each in made):
-                raise TaskError(
-                    f"the messages of the task {self.name} are {reprlib.repr(made)} for the item {item.id}; messages "
-                    "are a list of dictionaries with role and content"
-                )
-            return made
-
-        def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
-            made: list[float] = super().reward(item, completions)
-            if wrong := _wrong_rewards(made, len(completions)):
-                raise TaskError(
-                    f"the task {self.name} gave {wrong} of the item {item.id}; a reward is a number from 0 to 1"
-                )
-            return made
-
-    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(Checked, name, getattr(task_class, name))
-    return Checked
-
-
-def _wrong_items(made: Any) -> str:
-    """What is wrong with a split's items, a data set or a list of rows, in a clause; empty if nothing is."""
-    try:
-        if not len(made):
-            return "has no items"
-        columns = set(made.column_names if hasattr(made, "column_names") else made[0])
-        if lacking := sorted(_COLUMNS - columns):
-            return f"lacks the column{'s'[: len(lacking) - 1]} {', '.join(lacking)}"
-        names = made["id"] if hasattr(made, "column_names") else [row["id"] for row in made]
-        (name, times), *_ = Counter(names).most_common(1)
-    except (TypeError, KeyError, LookupError):
-        return f"has {type(made).__name__} instead of a datasets.Dataset"
+def wrong_items(items: list[Item]) -> str:
+    """What is wrong with a split's items, in a clause; empty if nothing is."""
+    if not items:
+        return "has no items"
+    (name, times), *_ = Counter(item.id for item in items).most_common(1)
     return f"has {times} items with the id {name!r}" if times > 1 else ""
 
 
-def _wrong_rewards(made: object, completions: int) -> str:
-    """What is wrong with the rewards of one item's completions, in a clause; empty if nothing is."""
+def wrong_rewards(made: object, completions: int) -> str:
+    """What is wrong with rewards of one item's completions, in a clause; empty if nothing is."""
     if not isinstance(made, Iterable) or isinstance(made, str | bytes):
         return f"{reprlib.repr(made)} instead of a list of rewards for {counted(completions, 'completion')}"
     rewards = list(made)
     if len(rewards) != completions:
         return f"{counted(len(rewards), 'reward')} for {counted(completions, 'completion')}"
-    for reward in rewards:
-        if not isinstance(reward, numbers.Real) or not 0 <= float(reward) <= 1:  # which NaN is not
-            return f"the reward {reprlib.repr(reward)} to a completion"
-    return ""
+    wrong = [reward for reward in rewards if not is_share(reward)]
+    return f"the reward {reprlib.repr(wrong[0])} to a completion" if wrong else ""
+
+
+def is_share(value: object) -> bool:
+    """Whether it is a number from 0 to 1, of Python, numpy or torch; NaN is not."""
+    if isinstance(value, str | bytes) or not (isinstance(value, numbers.Real) or hasattr(value, "__float__")):
+        return False
+    try:
+        return 0 <= float(value) <= 1
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from thiefbench.errors import UserError
+from thiefbench.tasks.text import one_line
 from thiefbench.user_imports import is_user_s
 
 MOST_TRACEBACK = 50_000
@@ -42,7 +43,7 @@ def one_sentence() -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if not where(error):
             raise
-        raise UserError(f"your own code failed: {described(error)}") from error
+        raise UserError(f"your own code failed: {one_line(described(error), 300)}") from error
 
 
 def origin(error: BaseException) -> BaseException | None:

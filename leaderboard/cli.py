@@ -544,6 +544,7 @@ def build(
     from thiefbench.leaderboard.entry import EntryError
     from thiefbench.leaderboard.places import check_outside
     from thiefbench.leaderboard.published import given
+    from thiefbench.leaderboard.site.markdown import page_beside
     from thiefbench.leaderboard.site.writing import write_site
     from thiefbench.progress import bar
     from thiefbench.suite.suite_yaml import SuiteError
@@ -555,8 +556,8 @@ def build(
     if verified is not None and not verified.is_dir():
         raise SuiteError(f"there is no folder {verified}; name the folder of verifications with --verified DIR")
     judged = verified or entries.parent / "verified"
+    page = page_beside(entries) if readme else None
     with bar(err, "steps (each entry is read, then shown)") as progress:
-        page = entries.parent / "README.md" if readme else None
         written = write_site(site, entries, judged, given(shared), progress, page)
     for suite in written.suites:
         entered = sum(row.own for row in suite.rows)
@@ -566,6 +567,8 @@ def build(
     for _, reason in written.broken:
         err.print(f"[bold red]not shown:[/bold red] {stranger_s(reason)}")
     out.print(f"site: {escaped(str(site / 'index.html'))}", soft_wrap=True)
+    if page is not None:
+        out.print(f"readme: {escaped(str(page))}", soft_wrap=True)
     raise typer.Exit(FAILED if written.broken else DONE)
 
 

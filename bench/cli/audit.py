@@ -38,7 +38,7 @@ def audit(
     from thiefbench.audit import audit_forms
     from thiefbench.progress import bar
     from thiefbench.suite.analysis.scoring import wilson
-    from thiefbench.task_answers import checked
+    from thiefbench.task_answers import check_task
     from thiefbench.user_frames import one_sentence
 
     if split not in ("train", "test"):
@@ -46,7 +46,9 @@ def audit(
     spec = registry.parse("task", task)
     if data is not None:
         spec = registry.ParsedSpec(spec.target, spec.arguments | {"data": str(data)})
-    audited, attacker = checked(registry.make("task", str(spec))), registry.make("attack", attack)
+    audited, attacker = registry.make("task", str(spec)), registry.make("attack", attack)
+    with one_sentence():
+        check_task(audited)
     if forms:
         with one_sentence(), bar(err, "auditing") as progress:
             lines = audit_forms(audited, attacker, "train" if split == "train" else "test", seed, progress)

@@ -31,7 +31,7 @@ from thiefbench.judges import check_judge, judge_of
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores
 from thiefbench.suite.scenario import Evaluation
 from thiefbench.suite.store.records import Score, rows_table
-from thiefbench.task_answers import checked
+from thiefbench.task_answers import check_task
 from thiefbench.tasks.base import Item, Message, Split, Task, TaskError
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def task_dataset(task: str, split: Split = "train") -> datasets.Dataset:
     """
     import datasets
 
-    chosen: Task = checked(registry.make("task", task))
+    chosen: Task = registry.make("task", task)
+    check_task(chosen)
     if split not in chosen.splits:
         raise TaskError(f"the task {chosen.name} has no split {split!r}; it has {' and '.join(chosen.splits)}")
     rows = [
@@ -78,7 +79,8 @@ def task_reward(task: str) -> RewardFunc:
 
     It needs the column id of `task_dataset`. Texts are those that the trainer decodes, without special tokens.
     """
-    chosen: Task = checked(registry.make("task", task))
+    chosen: Task = registry.make("task", task)
+    check_task(chosen)
     known = {item.id: item for split in chosen.splits for item in items_of(chosen, split)}
 
     def reward(completions: Sequence[list[Message]], id: Sequence[str], **_: Any) -> list[float]:
@@ -123,7 +125,8 @@ class TrainerSwarm:
     ) -> None:
         if role not in get_args(Role):
             raise SpecError(f"there is no role {role!r}; it is {', '.join(get_args(Role))}")
-        self._task: Task = checked(registry.make("task", task))
+        self._task: Task = registry.make("task", task)
+        check_task(self._task)
         poisoner: Attack = registry.make("attack", attack)
         judging: Defense = registry.make("defense", defense)
         # Checks that need no trainer; only the trainer knows how many completions a group has.

@@ -20,8 +20,8 @@ METRICS = (*TRAINED, "worst_case")
 """Measures that a threshold can be set on: the above, under every attack of a suite, and the least harm prevented."""
 
 _HIGHER_IS_BETTER = frozenset({"stop_rate", "utility", "harm_prevented", "worst_case"})
-_RATES = frozenset({"asr", "stop_rate", "false_rejection_rate", "placebo_rejection_rate", "clean_rejection_rate"})
-"""Measures that are shares: a bound beyond 0 and 1 is a mistake, such as a percentage."""
+_RATES = frozenset({"stop_rate", "false_rejection_rate", "placebo_rejection_rate", "clean_rejection_rate"})
+"""Measures that are always shares, as the asr of `dos` is not: a limit beyond 0 and 1 is a mistake, as in percent."""
 
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -84,7 +84,7 @@ def parse_bound(text: object, metric: str) -> Bound:
             f"{metric}={'>0.95' if metric in _HIGHER_IS_BETTER else '<0.05'!r}"
         )
     bound = Bound(match[1], float(match[2]))
-    if metric in _RATES and bound.holds(0) == bound.holds(1) == bound.holds(0.5):
+    if metric in _RATES and not 0 <= bound.limit <= 1:
         holds = "always" if bound.holds(0) else "never"
         raise MisuseError(
             f"{metric} lies between 0 and 1, so {bound} {holds} holds; write a share, such as 0.05 for 5 %"

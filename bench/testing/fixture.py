@@ -41,7 +41,7 @@ class ThiefBench:
         self._item, self._runs = item, runs_of(item.config)
         self._marked = item.get_closest_marker(MARKER) is not None
         self._arguments = _arguments(item)
-        self._suite = None if self._arguments.get("attack") in _recordings() else self._swarms()
+        self._suite = None if self._names_a_recording() else self._swarms()
 
     def run(self, defense: str | Defense | type[Defense]) -> TrainedResult:
         """Train the missing ones of three swarms (without an attack, undefended, defended), and score them.
@@ -101,6 +101,11 @@ class ThiefBench:
         self._item.user_properties += properties_of(result, self._item.nodeid)
         return result
 
+    def _names_a_recording(self) -> bool:
+        """Whether the marker names a recording that is no attack, which only `replay` can be given."""
+        attack = self._arguments.get("attack")
+        return isinstance(attack, str) and attack in set(names()) - set(registry.names("attack"))
+
     def _swarms(self) -> Suite:
         """The suite that the markers describe."""
         with self._trusted():
@@ -129,11 +134,6 @@ def _arguments(item: pytest.Item) -> dict[str, Any]:
     return arguments
 
 
-def _recordings() -> frozenset[str]:
-    """The names of recordings that are no attacks, which only `replay` can be given."""
-    return frozenset(names()) - frozenset(registry.names("attack"))
-
-
 def _factory(defense: object) -> Callable[[], Defense]:
     """A function that returns a fresh defense at every call.
 
@@ -141,7 +141,7 @@ def _factory(defense: object) -> Callable[[], Defense]:
         MisuseError: its class has no name.
     """
     made = defense if isinstance(defense, type) else type(defense)
-    if issubclass(made, Defense) and not isinstance(getattr(defense, "name", None), str):
+    if issubclass(made, Defense) and not isinstance(getattr(defense, "name", None), str | property):
         raise MisuseError(f"{made.__name__} has no name; set name in the class to a string")
     if isinstance(defense, Defense):
         return lambda: copy.deepcopy(defense)

@@ -60,9 +60,9 @@ def _instance(defense: Defense) -> str:
                 f"{defense_class.__name__} does not keep its argument {name} unchanged (made again with {value!r}, it "
                 f"holds {restored!r}); write self.{name} = {name} in its constructor, {_INSTEAD}"
             )
-    made, kept = _literals(again), _literals(defense)
-    for name in kept:
-        if name in made and made[name] != kept[name]:
+    made, other, kept = _literals(again), _literals(registry.make("defense", spec)), _literals(defense)
+    for name in kept:  # what differs between two that are fresh, such as a time, was changed by nobody
+        if name in made and made[name] != kept[name] and other.get(name) == made[name]:
             raise MisuseError(
                 f"{name} of this {defense_class.__name__} is {kept[name]!r}, and made again it is {made[name]!r}: what "
                 f"was changed after the constructor is lost in trained swarms; make it an argument, {_INSTEAD}"

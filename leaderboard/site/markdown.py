@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site.answers import Answer
 from thiefbench.suite.report.tables import Shown
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|~&$@]|:(?=//))")
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|~&$@]|:(?=//)|(?<=www)[.])")
+_AT_START = re.compile(r"^(\d{0,9})([#+.)-])(?=[#\s])")
 """What Markdown, or a host that shows it, would read as markup; addresses would become links."""
 
-_HEAD = """# The leaderboard
+TITLE = "# The leaderboard"
+_HEAD = f"""{TITLE}
 
 Defenses of decentralised GRPO against poisoned completions, in short. The site that `thiefbench leaderboard build site`
 writes has a column for every attack, plots, costs, submitted attacks and a page for every entry.
@@ -30,6 +34,22 @@ by `thiefbench leaderboard build site --readme`.
 """
 
 
+def page_beside(entries: Path) -> Path:
+    """The README.md that `leaderboard build --readme` writes, in the folder that holds the folder of entries.
+
+    Raises:
+        EntryError: there is one that is not such a page.
+    """
+    page = entries.resolve().parent / "README.md"
+    if page.is_symlink() or page.exists():
+        ours = page.is_file() and not page.is_symlink() and page.read_bytes().startswith(f"{TITLE}\n".encode())
+        if not ours:
+            raise EntryError(
+                f"{page} is not a page of the board, and would be overwritten; move it, or leave out --readme"
+            )
+    return page
+
+
 def board_markdown(suites: Sequence[Mapping[str, Any]], entries: str) -> str:
     """The three answers and the table of every suite.
 
@@ -42,7 +62,8 @@ def board_markdown(suites: Sequence[Mapping[str, Any]], entries: str) -> str:
 
 def plain(text: str) -> str:
     """Text, perhaps a stranger's, as Markdown that shows it as it stands, in one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    line = _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _AT_START.sub(r"\1\\\2", line)
 
 
 def _suite(suite: Mapping[str, Any], entries: str) -> str:

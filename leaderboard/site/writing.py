@@ -95,7 +95,7 @@ def write_site(
     for name, content in pages.items():
         write_atomically(folder / name, content)
     if readme is not None:
-        write_atomically(readme, board_markdown(suites, entries.name).encode("utf-8", "backslashreplace"))
+        write_atomically(readme, board_markdown(suites, entries.resolve().name).encode("utf-8", "backslashreplace"))
     return board
 
 

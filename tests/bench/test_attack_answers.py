@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from tests.bench import tiny
 from thiefbench import registry
 from thiefbench.attack_answers import wrong_outcomes
 from thiefbench.attacks.base import Attack, AttackerView, Poison, ThreatModel
+from thiefbench.attacks.contrast import Contrast
 from thiefbench.tasks.base import Ask, Completion, Item
 
 
@@ -51,3 +53,9 @@ def test_lengths_may_be_large_and_not_infinite() -> None:
     dos = registry.make("attack", "dos")
     assert wrong_outcomes(dos, [31.0, None]) == ""
     assert wrong_outcomes(dos, [float("inf")]) == "the outcome inf; it must be a finite number"
+
+
+def test_a_wrapper_does_not_hide_what_is_inside() -> None:
+    assert wrong_outcomes(Contrast(Outcome()), [7.0]) == "the outcome 7.0; it must lie between 0 and 1"
+    assert wrong_outcomes(Contrast(registry.make("attack", "dos")), [31.0]) == ""
+    assert wrong_outcomes(Outcome(), [np.float32(0.5), np.int64(1)]) == ""

@@ -68,6 +68,7 @@ RESAMPLES = 10_000
 _KEY = int.from_bytes(b"worst case", "big")
 _MISS = 0.05
 _ROUNDING = 1e-12
+_CLOSE = 1e-9
 
 Kind = Literal["interval", "range", "equal"]
 """What the limits of a summary are: the 95 % interval; the range, with too few seeds for an interval; or only the value
@@ -275,7 +276,8 @@ def held(points: Mapping[int, float], shares: Mapping[int, float], least: float)
         points, shares: as in `ratio`.
         least: the share.
     """
-    return {seed: 1 - (1 - value) / shares[seed] >= least for seed, value in points.items() if shares[seed] >= WORKED}
+    worked = [seed for seed in points if shares[seed] >= WORKED - _ROUNDING]
+    return {seed: 1 - (1 - points[seed]) / shares[seed] >= least - _CLOSE for seed in worked}
 
 
 def linearised(points: Mapping[int, float], shares: Mapping[int, float]) -> dict[int, float]:

@@ -31,6 +31,7 @@ from thiefbench.suite.store.records import (
     write_sealed,
     write_table,
 )
+from thiefbench.task_answers import wrong_rewards
 
 CHECKPOINT_SECONDS = 30.0
 
@@ -104,8 +105,11 @@ class CellInProgress:
         """Add the rows and seconds of a round or an evaluation; returns the seconds it took.
 
         Raises:
-            ValueError: the attack gave outcomes that are none.
+            ValueError: the attack gave outcomes that are none, or the task rewards.
         """
+        rewarded = [row.reward for row in record.rows] if self.swarm.spec.reward == "rule" else []
+        if wrong := wrong_rewards(rewarded, len(rewarded)):
+            raise ValueError(f"the task {self.swarm.task.name} gave {wrong}; a reward is a number from 0 to 1")
         if wrong := wrong_outcomes(self.swarm.attack, (row.outcome for row in record.rows)):
             raise ValueError(f"the attack {self.swarm.attack.name} gave {wrong}")
         self.pending.append(rows_table(record.rows))

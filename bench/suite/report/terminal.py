@@ -159,7 +159,8 @@ def _by_reason(left_out: Mapping[str, str]) -> dict[str, list[str]]:
     """The defenses that are left out, by what each needs."""
     names: dict[str, list[str]] = {}
     for name, reason in left_out.items():
-        names.setdefault(reason.removeprefix(f"{name} "), []).append(name)
+        who, _, needs = reason.partition(" ")  # of logit(reject="drop"), the reason begins with logit
+        names.setdefault(needs if name.startswith(who) else reason, []).append(name)
     return names
 
 

@@ -60,8 +60,8 @@ def test_what_the_summary_needs_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("measure", "text", "holds"),
     [
-        ("false_rejection_rate", "<5", "always"), ("stop_rate", ">-1", "always"), ("asr", "<=1", "always"),
-        ("stop_rate", ">95", "never"), ("placebo_rejection_rate", "<0", "never"),
+        ("false_rejection_rate", "<5", "always"), ("stop_rate", ">-1", "always"),
+        ("stop_rate", ">95", "never"), ("placebo_rejection_rate", "<-1", "never"),
     ],
 )  # fmt: skip
 def test_a_bound_beyond_a_share_is_a_mistake(measure: str, text: str, holds: str) -> None:
@@ -72,6 +72,8 @@ def test_a_bound_beyond_a_share_is_a_mistake(measure: str, text: str, holds: str
 def test_bounds_at_the_ends_and_of_what_is_no_share_are_kept() -> None:
     assert parse_bound(">=1", "stop_rate").holds(1.0)
     assert parse_bound("<=0", "asr").holds(0.0)
+    assert parse_bound("<=1", "false_rejection_rate").holds(1.0), "which says that nothing is asked"
+    assert parse_bound("<35", "asr").limit == 35, "the outcome of dos is a length"
     assert parse_bound(">-1", "harm_prevented").limit == -1
 
 

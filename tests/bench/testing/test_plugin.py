@@ -206,6 +206,7 @@ def test_the_printed_command_works_where_pytest_was_called(
         ("(attack='text(phrase=\"hi\")')", "replay(Leaky)", "has arguments; name the attack alone, as in"),
         ("", "replay(Nameless)", "Nameless has no name; set name in the class to a string"),
         ("(attack='text_learned')", "run(Leaky)", "there is no attack named 'text_learned'"),
+        ("(attack=['text'])", "", "the marker thiefbench: "),
         ("(attack='text_lerned')", "", "there is no attack named 'text_lerned'"),
         ("(rounds=60, seeds=3)", "replay(Leaky)", "takes only attack, not rounds, seeds; remove"),
         ("(suite='tiny.yaml')", "run(Leaky).utility", "utility of my_filters:Leaky has no value at seed 0: "),

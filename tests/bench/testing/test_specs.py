@@ -34,6 +34,10 @@ class Counts(Base):
     def __init__(self, level=0.5):
         self.level, self.words, self.seen, self.lock = level, ["thief"], 0, object()
 
+class Salted(Base):
+    def __init__(self):
+        self.salt = __import__("random").getrandbits(60)
+
 class Forgets(Base):
     def __init__(self, level=0.5):
         self.limit = level
@@ -141,5 +145,6 @@ def test_what_was_changed_after_the_constructor_is_lost_in_trained_swarms(alone:
     fresh = alone.Counts(level=0.25)
     assert spec_of(fresh) == "alone.py:Counts(level=0.25)"
     fresh.words = ["tiger"]
+    assert spec_of(alone.Salted()) == "alone.py:Salted", "nobody changed what differs by itself"
     with pytest.raises(MisuseError, match=r"^words of this Counts is \['tiger'\], and made again it is \['thief'\]: "):
         spec_of(fresh)

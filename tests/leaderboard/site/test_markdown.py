@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from tests.leaderboard.made_entries import entry, prevents, verified
 from thiefbench.cli import app
+from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site.markdown import plain
 from thiefbench.leaderboard.site.writing import write_site
 
@@ -63,8 +64,27 @@ def test_the_answers_come_first(page: str) -> None:
     assert page.index("Best against the worst attack: **0.90** of the harm") < page.index("| rank |")
 
 
-def test_plain_text_is_one_line() -> None:
+def test_plain_text_is_one_line_and_starts_nothing() -> None:
     assert plain("a\n# b\r\n\tc") == "a # b c"
+    for text in ("# h", "## h", "- l", "+ l", "1. l", "12) l", "0.84 and more", "-0.5", "www.example.org"):
+        assert shown(plain(text)) == f"<p>{text}</p>\n"
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_a_readme_of_somebody_s_own_is_not_overwritten(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "entries").mkdir()
+    page = tmp_path / "README.md"
+    if kind == "file":
+        page.write_text("# My project")
+    elif kind == "link":
+        (tmp_path / "elsewhere").write_text("# The leaderboard\n")
+        page.symlink_to(tmp_path / "elsewhere")
+    else:
+        page.mkdir()
+    words = ["leaderboard", "build", str(tmp_path / "site"), "--entries", str(tmp_path / "entries"), "--readme"]
+    with pytest.raises(EntryError, match="is not a page of the board, and would be overwritten"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert not (tmp_path / "site").exists(), "it is told before anything is written"
 
 
 def test_the_command_writes_it_beside_the_entries(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from thiefbench.suite.analysis.statistics import (
     SeedCount,
     StatisticsError,
     Summary,
+    held,
     paired,
     ratio,
     summarize,
@@ -114,6 +115,13 @@ class TestRatio:
         assert nothing.count == SeedCount(0, 2), "the third seed's attack failed by itself"
         some = ratio(by_seed(*(1 - np.array([0.45, 0.0, 0.02]) / undefended.mean())), shares, least=0.5)
         assert some.count == SeedCount(2, 2)
+
+    def test_exactly_half_is_half(self) -> None:
+        """1 - D / U is 0.5 up to rounding, however U and the mean are spelled in binary."""
+        for undefended in (0.5625, 0.1, 0.7, 0.3, 1 / 3, 0.58):
+            mean = (undefended + 0.825) / 2
+            points, shares = {0: 1 - undefended / 2 / mean}, {0: undefended / mean}
+            assert held(points, shares, 0.5) == {0: True}
 
     def test_harm_in_proportion_has_no_spread(self) -> None:
         undefended = np.array([0.5, 0.9, 0.6, 0.3, 0.7])
