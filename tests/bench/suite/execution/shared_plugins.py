@@ -100,7 +100,7 @@ class CountsOutcomes(Echoes):
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
         self.asked += 1
-        return self.asked + completion.text.count("a")
+        return 1 / (1 + self.asked + completion.text.count("a"))
 
 
 class SaysLittle(Echoes):
