@@ -191,8 +191,9 @@ class TestRatioOfMeans:
         half = 2.7764 * (sum(rest**2 for rest in rests) / 4 / 5) ** 0.5
         assert worst.summary.low == pytest.approx(0.9 - half, abs=1e-4)
 
-    def test_none_prevents_exactly_nothing(self) -> None:
-        shares = (1.2, 0.8, 1.1, 0.9, 1.0)
+    @pytest.mark.parametrize("shares", [(1.2, 0.8, 1.1, 0.9, 1.0), (1.75, 0.25, 1.5, 0.25, 1.25)])
+    def test_none_prevents_exactly_nothing_and_holds_at_no_seed(self, shares: tuple[float, ...]) -> None:
+        """Also where undefended harm is a quarter of its mean, so that 1 - D / mean(U) is 0.75."""
         made = row("none")
         for attack in ("text", "dos"):
             for seed in SEEDS:
@@ -200,16 +201,6 @@ class TestRatioOfMeans:
         worst = place("none", rank([made, ORACLE], TRIALS, SEEDS)).worst
         assert worst is not None
         assert (worst.summary.low, worst.summary.high) == (pytest.approx(0), pytest.approx(0)), "harm over itself"
-
-    def test_none_holds_at_no_seed(self) -> None:
-        """Also where undefended harm is a quarter of its mean, so that 1 - D / mean(U) is 0.75."""
-        shares = (1.75, 0.25, 1.5, 0.25, 1.25)
-        made = row("none")
-        for attack in ("text", "dos"):
-            for seed in SEEDS:
-                made = changed(made, attack, seed, AttackOutcome(1.0, 1 - shares[seed], undefended_share=shares[seed]))
-        worst = place("none", rank([made, ORACLE], TRIALS, SEEDS)).worst
-        assert worst is not None
         assert worst.summary.count == SeedCount(0, 5)
 
     def test_an_attack_that_failed_by_itself_at_a_seed_is_no_failure_there(self) -> None:
