@@ -59,7 +59,7 @@ class Counts(AttackWrapper):
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
         self.asked += 1
-        return self.asked + completion.text.count("a")
+        return 1 / (1 + self.asked + completion.text.count("a"))
 
 
 class Tries(Auto):

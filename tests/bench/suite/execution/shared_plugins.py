@@ -48,7 +48,7 @@ class Echoes(Attack):
         return [f"{HAIL} {seen[slot.group] if slot.group < len(seen) else 'nobody'}" for slot in view.slots]
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
-        return completion.text.count("a") / 10
+        return min(1.0, completion.text.count("a") / 10)
 
 
 class Remembers(Echoes):
@@ -67,7 +67,7 @@ class Remembers(Echoes):
         return [f"{words} {'a ' * (self.accepted % 5)}" for _ in view.slots]
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
-        return self.accepted + completion.text.count("a")
+        return 1 / (1 + self.accepted + completion.text.count("a"))
 
 
 class RemembersDraws(Echoes):
