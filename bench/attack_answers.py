@@ -71,11 +71,12 @@ def outcome_of(returned: object) -> float | None:
     raise TypeError(f"an outcome is a number from 0 to 1, True, False or None, not {_called(returned)}")
 
 
-def wrong_outcome(outcome: object) -> str:
-    """What is wrong with an outcome, in a clause; empty if it is None or a number between 0 and 1."""
-    if outcome is None or (isinstance(outcome, int | float) and 0 <= outcome <= 1):
+def wrong_outcome(outcome: object, any_size: bool = False) -> str:
+    """What is wrong with an outcome, in a clause; empty if it is None or a number between 0 and 1, or of any size."""
+    if outcome is None or is_share(outcome) or (any_size and _is_finite(outcome)):
         return ""
-    return f"the outcome {reprlib.repr(outcome)}; it must lie between 0 and 1"
+    must = "be a finite number" if any_size else "lie between 0 and 1"
+    return f"the outcome {reprlib.repr(outcome)}; it must {must}"
 
 
 def wrong_outcomes(attack: Attack, outcomes: Iterable[object]) -> str:
@@ -87,12 +88,7 @@ def wrong_outcomes(attack: Attack, outcomes: Iterable[object]) -> str:
     while isinstance(innermost, AttackWrapper) and type(innermost).harm is AttackWrapper.harm:
         innermost = innermost.attack
     own_harm = type(innermost).harm is not Attack.harm
-    for outcome in outcomes:
-        if outcome is None or is_share(outcome) or (own_harm and _is_finite(outcome)):
-            continue
-        must = "be a finite number" if own_harm else "lie between 0 and 1"
-        return f"the outcome {reprlib.repr(outcome)}; it must {must}"
-    return ""
+    return next(filter(None, (wrong_outcome(outcome, own_harm) for outcome in outcomes)), "")
 
 
 def _is_finite(value: object) -> bool:

@@ -170,7 +170,7 @@ def _rewards(task: Task, items: Sequence[Item], texts: Sequence[str]) -> list[fl
     """
     rewards = task.rewards(items, texts)
     if wrong := wrong_rewards(rewards, len(texts)):
-        raise TaskError(f"the task {task.name} gave {wrong}; a reward is a number from 0 to 1")
+        raise TaskError(f"the task {task.name} gave {wrong}")
     return rewards
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numbers
 import reprlib
 from collections import Counter
 from collections.abc import Iterable
+from typing import SupportsFloat
 
 from thiefbench.tasks.base import Item, Task, TaskError
 from thiefbench.wording import counted
@@ -33,8 +33,8 @@ def check_task(task: Task) -> None:
             "list of dictionaries with role and content"
         )
     texts = [task.oracle(item), ""]
-    if wrong := wrong_rewards(task.reward(item, texts), len(texts)):
-        raise TaskError(f"the task {task.name} gave {wrong} of the item {item.id}; a reward is a number from 0 to 1")
+    if wrong := wrong_rewards(task.reward(item, texts), len(texts), f" of the item {item.id}"):
+        raise TaskError(f"the task {task.name} gave {wrong}")
 
 
 def wrong_items(items: list[Item]) -> str:
@@ -45,22 +45,30 @@ def wrong_items(items: list[Item]) -> str:
     return f"has {times} items with the id {name!r}" if times > 1 else ""
 
 
-def wrong_rewards(made: object, completions: int) -> str:
-    """What is wrong with rewards of one item's completions, in a clause; empty if nothing is."""
+def wrong_rewards(made: object, completions: int, whose: str = "") -> str:
+    """What is wrong with rewards, in a clause; empty if nothing is.
+
+    Args:
+        made: what the task returned.
+        completions: how many it was to reward.
+        whose: words that follow them.
+    """
     if not isinstance(made, Iterable) or isinstance(made, str | bytes):
-        return f"{reprlib.repr(made)} instead of a list of rewards for {counted(completions, 'completion')}"
-    rewards = list(made)
-    if len(rewards) != completions:
-        return f"{counted(len(rewards), 'reward')} for {counted(completions, 'completion')}"
-    wrong = [reward for reward in rewards if not is_share(reward)]
-    return f"the reward {reprlib.repr(wrong[0])} to a completion" if wrong else ""
+        given = f"{reprlib.repr(made)} instead of a list of rewards for {counted(completions, 'completion')}"
+    elif len(rewards := list(made)) != completions:
+        given = f"{counted(len(rewards), 'reward')} for {counted(completions, 'completion')}"
+    elif wrong := [reward for reward in rewards if not is_share(reward)]:
+        given = f"the reward {reprlib.repr(wrong[0])} to a completion"
+    else:
+        return ""
+    return f"{given}{whose}; a reward is a number from 0 to 1"
 
 
 def is_share(value: object) -> bool:
     """Whether it is a number from 0 to 1, of Python, numpy or torch; NaN is not."""
-    if isinstance(value, str | bytes) or not (isinstance(value, numbers.Real) or hasattr(value, "__float__")):
+    if not isinstance(value, SupportsFloat):
         return False
     try:
         return 0 <= float(value) <= 1
-    except (TypeError, ValueError, OverflowError, RuntimeError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # of an array, or too large
         return False

@@ -19,8 +19,14 @@ OF_LEARNING = ("asr", "harm_prevented")
 METRICS = (*TRAINED, "worst_case")
 """Measures that a threshold can be set on: the above, under every attack of a suite, and the least harm prevented."""
 
-_HIGHER_IS_BETTER = frozenset({"stop_rate", "utility", "harm_prevented", "worst_case"})
-_RATES = frozenset({"stop_rate", "false_rejection_rate", "placebo_rejection_rate", "clean_rejection_rate"})
+MORE_IS_BETTER = {
+    "asr": False, "stop_rate": True, "false_rejection_rate": False, "clean_reward": True, "utility": True,
+    "harm_prevented": True, "drift": False,
+}  # fmt: skip
+"""What a baseline is compared in. Not in divergence: two honest swarms lie further apart in it than its intervals over
+completions say, so that below `FEW_SEEDS` seeds another course of training alone would count as worse."""
+
+_RATES = frozenset({"stop_rate", "false_rejection_rate", "placebo_rejection_rate"})
 """Measures that are always shares, as the asr of `dos` is not: a limit beyond 0 and 1 is a mistake, as in percent."""
 
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
@@ -81,7 +87,7 @@ def parse_bound(text: object, metric: str) -> Bound:
     if match is None:
         raise MisuseError(
             f"{metric}={text!r} is not a bound; write one of <, <=, >, >= and a number, as in "
-            f"{metric}={'>0.95' if metric in _HIGHER_IS_BETTER else '<0.05'!r}"
+            f"{metric}={'>0.95' if MORE_IS_BETTER.get(metric, metric == 'worst_case') else '<0.05'!r}"
         )
     bound = Bound(match[1], float(match[2]))
     if metric in _RATES and not 0 <= bound.limit <= 1:

@@ -11,18 +11,11 @@ from thiefbench.suite.analysis.ranking import worst_of
 from thiefbench.suite.analysis.ranking_inputs import doubts, rows, seeds_of
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, paired
 from thiefbench.suite.store.records import NOTHING, Score
-from thiefbench.testing.bounds import OF_LEARNING, MisuseError, Threshold
+from thiefbench.testing.bounds import MORE_IS_BETTER, OF_LEARNING, MisuseError, Threshold
 from thiefbench.testing.numbers import Number, of_summary
 from thiefbench.testing.results import TrainedResult
 
 _WITHOUT_ATTACK = ("utility", "false_rejection_rate")
-
-MORE_IS_BETTER = {
-    "asr": False, "stop_rate": True, "false_rejection_rate": False, "clean_reward": True, "utility": True,
-    "harm_prevented": True, "drift": False,
-}  # fmt: skip
-"""What a baseline is compared in. Not in divergence: two honest swarms lie further apart in it than its intervals over
-completions say, so that below `FEW_SEEDS` seeds another course of training alone would count as worse."""
 
 _MAY_DIFFER = ("defense", "threads", "device")
 

@@ -93,10 +93,8 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
         "rows": rows,
         "firsts": [rows[at] for at in firsts],
         "broken": breaks_first([board.rows[at] for at in firsts], board.attacks),
-        "no_ranks_yet": no_ranks_yet(board),
-        "empty_first": any(row["place"] and not row["provisional"] for row in rows),
+        "unclaimed": "" if firsts else _unclaimed(board, table["unranked"]),
         "ranks": table["ranks"],
-        "unranked": table["unranked"],
         "apart": [
             {
                 "name": judged.entry.manifest.name,
@@ -109,6 +107,15 @@ def shown_suite(board: SuiteBoard, number: int) -> dict[str, Any]:
         "attacks": [_attack(judged, board) for judged in board.attacks],
         "tradeoff": tradeoff and {"svg": Markup(embed(tradeoff, f"suite{number}")), "note": tradeoff.note},
     }
+
+
+def _unclaimed(board: SuiteBoard, unranked: str) -> str:
+    """Why no row whose numbers were checked holds the first place, in one or two sentences."""
+    if unranked:
+        return f"Nothing is ranked here: {unranked}."
+    if any(row.row.place.number is not None and not row.provisional for row in board.rows):
+        return "First place is empty: in its worst case, no defense is told from one that prevents nothing."
+    return no_ranks_yet(board)
 
 
 def _attack(judged: JudgedAttack, board: SuiteBoard) -> dict[str, Any]:
@@ -157,6 +164,7 @@ def _row(
         "name": manifest.name if row.own else place.defense,
         "authors": _authors(manifest.authors) if row.own else "",
         "defense": manifest.defense if row.own else "",
+        "slug": manifest.slug if row.own else "",
         "page": page_of(manifest.slug) if row.own else "",
         "trust": row.judged.trust,
         "provisional": row.provisional,

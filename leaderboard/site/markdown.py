@@ -70,7 +70,7 @@ def _suite(suite: Mapping[str, Any], entries: str) -> str:
     lines = [f"## {plain(suite['title'])}", "", plain(suite["about"])]
     if suite["superseded"]:
         lines += ["", f"**Superseded suite.** {plain(suite['superseded'])}"]
-    if claim := " ".join(filter(None, (_unranked(suite), suite["broken"]))):
+    if claim := " ".join(filter(None, (suite["unclaimed"], suite["broken"]))):
         lines += ["", plain(claim)]
     lines += ["", *(_answer(answer) for answer in suite["answers"])]
     head = ["defense", "seeds", "trust", "worst case", "against", "utility", "false rejection"]
@@ -82,17 +82,6 @@ def _suite(suite: Mapping[str, Any], entries: str) -> str:
     return "\n".join([*lines, "", *(f"| {' | '.join(cells)} |" for cells in table), ""])
 
 
-def _unranked(suite: Mapping[str, Any]) -> str:
-    """Why nobody holds the first place; empty where somebody does."""
-    if suite["firsts"]:
-        return ""
-    if suite["unranked"]:
-        return f"Nothing is ranked here: {suite['unranked']}."
-    if suite["empty_first"]:
-        return "First place is empty: in its worst case, no defense is told from one that prevents nothing."
-    return str(suite["no_ranks_yet"])
-
-
 def _answer(answer: Answer) -> str:
     value = f"**{plain(answer.value)}** " if answer.value else ""
     return f"- {answer.question}: {value}{plain(answer.text)}"
@@ -100,12 +89,11 @@ def _answer(answer: Answer) -> str:
 
 def _cells(row: Mapping[str, Any], entries: str) -> list[str]:
     """One row without its rank."""
-    slug = row["page"].removeprefix("entries/").removesuffix(".html")
-    name = (
-        f"[{plain(row['name'])}]({quote(entries)}/{quote(slug)}/entry.json)"
-        if slug
-        else f"{plain(row['name'])} (anchor)"
-    )
+    name = plain(row["name"])
+    if row["slug"]:
+        name = f"[{name}]({quote(entries)}/{quote(row['slug'])}/entry.json)"
+    else:
+        name += " (anchor)"
     flags = "; ".join(plain(flag.name) for flag in row["flags"])
     return [
         f"{name}<br>*{flags}*" if flags else name,

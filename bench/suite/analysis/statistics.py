@@ -68,7 +68,6 @@ RESAMPLES = 10_000
 _KEY = int.from_bytes(b"worst case", "big")
 _MISS = 0.05
 _ROUNDING = 1e-12
-_CLOSE = 1e-9
 
 Kind = Literal["interval", "range", "equal"]
 """What the limits of a summary are: the 95 % interval; the range, with too few seeds for an interval; or only the value
@@ -277,7 +276,7 @@ def held(points: Mapping[int, float], shares: Mapping[int, float], least: float)
         least: the share.
     """
     worked = [seed for seed in points if shares[seed] >= WORKED - _ROUNDING]
-    return {seed: 1 - (1 - points[seed]) / shares[seed] >= least - _CLOSE for seed in worked}
+    return {seed: 1 - (1 - points[seed]) / shares[seed] >= least - _ROUNDING for seed in worked}
 
 
 def linearised(points: Mapping[int, float], shares: Mapping[int, float]) -> dict[int, float]:

@@ -45,7 +45,6 @@ from thiefbench.suite.execution.stage_checks import check_stage_check, stage_che
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Point, Record, identify, table_rows
-from thiefbench.task_answers import check_task
 from thiefbench.torch_settings import torch_settings_kept
 from thiefbench.zoo.models import resolve
 
@@ -359,7 +358,6 @@ def build_swarm(
         "attack": maker.make_attack(spec.attack),
         "seed": spec.seed,
     }
-    check_task(parts["task"])
     if spec.averaging:
         check_kind(spec.averaging, parts["attack"], spec.attack)
         check_aggregation(defense, spec.defense)

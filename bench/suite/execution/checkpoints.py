@@ -109,7 +109,7 @@ class CellInProgress:
         """
         rewarded = [row.reward for row in record.rows] if self.swarm.spec.reward == "rule" else []
         if wrong := wrong_rewards(rewarded, len(rewarded)):
-            raise ValueError(f"the task {self.swarm.task.name} gave {wrong}; a reward is a number from 0 to 1")
+            raise ValueError(f"the task {self.swarm.task.name} gave {wrong}")
         if wrong := wrong_outcomes(self.swarm.attack, (row.outcome for row in record.rows)):
             raise ValueError(f"the attack {self.swarm.attack.name} gave {wrong}")
         self.pending.append(rows_table(record.rows))

@@ -39,6 +39,7 @@ from thiefbench.suite.store import weights
 from thiefbench.suite.store.arithmetic import computed_here, reuse_note
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, identify, rounds_taken
 from thiefbench.suite.store.runs import described
+from thiefbench.task_answers import check_task
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.torch_settings import torch_settings_kept
 from thiefbench.zoo.models import resolve
@@ -355,6 +356,8 @@ def _check_requirements(cells: Sequence[CellSpec], one_seed: bool) -> None:
     for model in {spec.model for spec in cells}:
         check_directory(resolve(model))
     tasks = {name: registry.make("task", name) for name in dict.fromkeys(spec.task for spec in cells)}
+    for each in tasks.values():
+        check_task(each)
     for swarm in dict.fromkeys(spec.swarm for spec in cells):
         check_reward_judge(swarm)
     drawn_once = set()

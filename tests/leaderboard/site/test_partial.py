@@ -171,7 +171,7 @@ class TestPartialEntries:
         assert [name for name in ranks(found) if name in ("asleep", "awake")] == ["awake", "asleep"]
         shown = shown_suite(found.suites[0], 1)
         assert "\u201cAwake\u201d" in shown["answers"][0].text
-        assert shown["no_ranks_yet"] == (
+        assert shown["unclaimed"] == (
             "No defense is ranked yet, as none has all 5 seeds. Best so far: \u201cAwake\u201d, which prevents 0.79 in "
             "its worst case."
         )
