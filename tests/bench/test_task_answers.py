@@ -13,6 +13,7 @@ import torch
 from tests.bench import tiny
 from tests.bench.plugins import Sums
 from thiefbench import registry
+from thiefbench.errors import UserError
 from thiefbench.task_answers import check_task, is_share, wrong_rewards
 from thiefbench.tasks.base import Item, Message, Split, TaskError
 
@@ -127,6 +128,12 @@ class Later(Sums):
 def test_a_swarm_says_it(task: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=complaint):
         tiny.run(tiny.suite(task=f"{HERE}:{task}", kind=tiny.Attacked), tmp_path)
+
+
+def test_a_task_s_own_error_is_a_sentence_before_the_first_round(tmp_path: Path) -> None:
+    task = f"{HERE}:Rewards(rewards='1 / 0')"
+    with pytest.raises(UserError, match=r"^your own code failed: ZeroDivisionError: division by zero \(.*line \d+\)$"):
+        tiny.run(tiny.suite(task=task, kind=tiny.Attacked), tmp_path)
 
 
 def test_a_reward_that_is_none_later_fails_the_cell(tmp_path: Path) -> None:

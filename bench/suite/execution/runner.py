@@ -42,6 +42,7 @@ from thiefbench.suite.store.runs import described
 from thiefbench.task_answers import check_task
 from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.torch_settings import torch_settings_kept
+from thiefbench.user_frames import one_sentence
 from thiefbench.zoo.models import resolve
 
 
@@ -356,8 +357,9 @@ def _check_requirements(cells: Sequence[CellSpec], one_seed: bool) -> None:
     for model in {spec.model for spec in cells}:
         check_directory(resolve(model))
     tasks = {name: registry.make("task", name) for name in dict.fromkeys(spec.task for spec in cells)}
-    for each in tasks.values():
-        check_task(each)
+    with one_sentence():
+        for each in tasks.values():
+            check_task(each)
     for swarm in dict.fromkeys(spec.swarm for spec in cells):
         check_reward_judge(swarm)
     drawn_once = set()
