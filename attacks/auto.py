@@ -32,7 +32,7 @@ NAMES = 1_000_000
 class Auto(AttackWrapper):
     """Try each of a fixed set of attacks on copies of the swarm before round 1, then play the one that got furthest.
 
-    Like AutoAttack (arXiv:2003.01690) it has nothing to tune. All members have the same goal. In this order:
+    Like AutoAttack (arXiv:2003.01690) it has nothing to tune. All members have the same goal:
 
     1. "naive": the attack itself; in the vertical topology with gibberish in half of its slots ("gibberish");
     2. "contrast": with plausible decoys;
@@ -78,7 +78,7 @@ class Auto(AttackWrapper):
         return AttackSpec() if self._played is None else self._played.variants
 
     def members(self) -> dict[str, Attack]:
-        """The attacks that are tried, by the names above, in order."""
+        """The attacks, by the names above, in the order in which they are tried."""
         goal = self.attack
         members: dict[str, Attack] = {
             "naive": goal, "gibberish": Varied(goal, gibberish=0.5), "contrast": Contrast(goal),
@@ -158,7 +158,7 @@ class Auto(AttackWrapper):
 
 
 def best(tried: Mapping[str, Tried]) -> str:
-    """Of the members within two standard errors of the highest outcome, the one that taught most; else the first.
+    """Of the members within two standard errors of the highest outcome, the one that taught most; of equals, the first.
 
     Raises:
         ValueError: nothing was tried.

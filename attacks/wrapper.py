@@ -15,7 +15,10 @@ from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 
 class AttackWrapper(Attack):
-    """An attack that builds on another. Every method passes the call on to that attack unless a subclass overrides it.
+    """An attack that builds on another.
+
+    Every method passes the call on to that attack unless a subclass overrides it. Exceptions are `prepared` and
+    `recalled`, as the inner attack never rehearses, and `parts`: a wrapped attack cannot be divided.
 
     Args:
         attack: the inner attack. Within a spec string it is itself a spec string, which the registry turns into an

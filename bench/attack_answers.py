@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import numbers
 import operator
 import reprlib
 from collections.abc import Iterable, Sequence
-from typing import Any, SupportsFloat
+from typing import Any
 
 from thiefbench.attacks.base import Attack, Claimed, Decoy, Poison, Seeded, Withheld
 from thiefbench.attacks.wrapper import AttackWrapper
-from thiefbench.task_answers import is_share
+from thiefbench.task_answers import is_number, is_share
 from thiefbench.wording import counted
 
 
@@ -66,8 +65,8 @@ def outcome_of(returned: object) -> float | None:
     """
     if returned is None:
         return None
-    if isinstance(returned, SupportsFloat):
-        return float(returned)
+    if is_number(returned):
+        return float(returned)  # type: ignore[arg-type]
     raise TypeError(f"an outcome is a number from 0 to 1, True, False or None, not {_called(returned)}")
 
 
@@ -92,8 +91,12 @@ def wrong_outcomes(attack: Attack, outcomes: Iterable[object]) -> str:
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, numbers.Real) and math.isfinite(value)
+    return is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
 
 
 def _called(value: object) -> str:
-    return "None" if value is None else type(value).__name__
+    """The name of its type, with the module of one that is not Python's own."""
+    if value is None:
+        return "None"
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

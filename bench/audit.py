@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from thiefbench.attack_answers import content_of, listed, outcome_of, wrong_count, wrong_outcome
+from thiefbench.attack_answers import content_of, listed, outcome_of, wrong_count, wrong_outcomes
 from thiefbench.attacks.base import Attack, AttackerView, Poison, Slot
 from thiefbench.attacks.completions import TaskRewards
 from thiefbench.engine.compatibility import drawn_for
@@ -107,7 +107,7 @@ def audit(
     for start in range(0, len(items), CHUNK):
         part = items[start : start + CHUNK]
         clean = _rewards(task, part, [task.oracle(item) for item in part])
-        unrewarded += [item.id for item, reward in zip(part, clean, strict=True) if reward < 1]
+        unrewarded += [item.id for item, reward in zip(part, clean, strict=True) if not _full(reward)]
         carried = [
             (item, poison)
             for item, poison in zip(part, submissions[start : start + CHUNK], strict=True)
@@ -115,7 +115,7 @@ def audit(
         ]
         dirty = _rewards(task, [item for item, _ in carried], [text for _, text in carried])
         carrying += carried
-        rewarded += [text for (_, text), reward in zip(carried, dirty, strict=True) if reward == 1]
+        rewarded += [text for (_, text), reward in zip(carried, dirty, strict=True) if _full(reward)]
         progress(start + len(part), len(items))
     tried = carrying[:JUDGED]
     return Audit(
@@ -157,7 +157,7 @@ def audit_forms(
         poisons = zip(items, _poisoned(with_library, form, items, seed), strict=True)
         carried = [(item, poison) for item, poison in poisons if isinstance(poison, str)]
         rewards = _rewards(with_library, [item for item, _ in carried], [text for _, text in carried])
-        counts.append(FormAudit(form.describe(), len(carried), sum(reward == 1 for reward in rewards)))
+        counts.append(FormAudit(form.describe(), len(carried), sum(map(_full, rewards))))
         progress(number + 1, len(forms))
     return counts
 
@@ -168,10 +168,21 @@ def _rewards(task: Task, items: Sequence[Item], texts: Sequence[str]) -> list[fl
     Raises:
         TaskError: one is not.
     """
-    rewards = task.rewards(items, texts)
-    if wrong := wrong_rewards(rewards, len(texts)):
+    try:
+        made = list(task.rewards(items, texts))
+    except (TypeError, ValueError):  # of what is no list of rewards for an item
+        for item, text in zip(items, texts, strict=True):
+            if wrong := wrong_rewards(task.reward(item, [text]), 1, f" of the item {item.id}"):
+                raise TaskError(f"the task {task.name} gave {wrong}") from None
+        raise
+    if wrong := wrong_rewards(made, len(texts)):
         raise TaskError(f"the task {task.name} gave {wrong}")
-    return rewards
+    return made
+
+
+def _full(reward: float) -> bool:
+    """Whether it is the full reward of 1, except for rounding."""
+    return reward > 1 - 1e-9
 
 
 def _check_auditable(attack: Attack) -> None:
@@ -227,7 +238,7 @@ def _outcome(task: Task, member: Attack, completions: Sequence[tuple[Item, str]]
             outcome = outcome_of(returned)
         except TypeError as error:
             raise _failed(member, "outcome", error) from error
-        if wrong := wrong_outcome(outcome):
+        if wrong := wrong_outcomes(member, [outcome]):
             raise AttackFailedError(f"the attack {member.name} gave {wrong}")
         if outcome is not None:
             outcomes.append(outcome)

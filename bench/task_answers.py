@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import numbers
 import reprlib
 from collections import Counter
-from collections.abc import Iterable
-from typing import SupportsFloat
+from collections.abc import Iterable, Mapping, Set
+from typing import Any, get_args
 
-from thiefbench.tasks.base import Item, Task, TaskError
+from thiefbench.tasks.base import Item, Split, Task, TaskError
 from thiefbench.wording import counted
 
+_COLUMNS = ("id", "question", "answer", "solution")
 _KEYS = frozenset({"role", "content"})
+_LAST_BITS = 1e-9
+"""How far a weighted sum of shares may lie outside of them by rounding."""
 
 
 def check_task(task: Task) -> None:
@@ -21,28 +25,60 @@ def check_task(task: Task) -> None:
     """
     if type(task).__module__.startswith("thiefbench."):
         return
-    items = {split: [Item.from_row(row) for row in task.items(split)] for split in task.splits}
-    for split, of_split in items.items():
-        if wrong := wrong_items(of_split):
-            raise TaskError(f"the task {task.name} {wrong} in its split {split}")
+    if not task.splits or not set(task.splits) <= set(get_args(Split)):
+        raise TaskError(f"the splits of the task {task.name} are {task.splits!r}; it has train, test or both")
+    items = {split: _items(task, split) for split in task.splits}
+    (name, times), *_ = Counter(item.id for of_split in items.values() for item in of_split).most_common(1)
+    if times > 1:
+        of = " and ".join(split for split, of_split in items.items() if any(item.id == name for item in of_split))
+        raise TaskError(
+            f"the task {task.name} has {times} items with the id {name!r} (in {of}); every item has its own"
+        )
+    questions = {split: {item.question for item in of_split} for split, of_split in items.items()}
+    if len(questions) > 1 and questions["train"] >= questions["test"]:
+        raise TaskError(f"the task {task.name} holds out no question: all of test are in train, too")
     item = next(iter(items.values()))[0]
-    messages: object = task.messages(item)
-    if not isinstance(messages, list) or not all(isinstance(each, dict) and set(each) >= _KEYS for each in messages):
+    if not _are_messages(messages := task.messages(item)):
         raise TaskError(
             f"the messages of the task {task.name} are {reprlib.repr(messages)} for the item {item.id}; messages are a "
-            "list of dictionaries with role and content"
+            "list of dictionaries with the texts role and content"
         )
     texts = [task.oracle(item), ""]
     if wrong := wrong_rewards(task.reward(item, texts), len(texts), f" of the item {item.id}"):
         raise TaskError(f"the task {task.name} gave {wrong}")
 
 
-def wrong_items(items: list[Item]) -> str:
-    """What is wrong with a split's items, in a clause; empty if nothing is."""
+def _items(task: Task, split: Split) -> list[Item]:
+    """The items of a split; raises TaskError if they are none."""
+    rows: Any = task.items(split)
+    of = f"the task {task.name} has"
+    if not isinstance(rows, Iterable):
+        raise TaskError(f"{of} {reprlib.repr(rows)} instead of the items of its split {split}")
+    items = []
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise TaskError(
+                f"{of} {reprlib.repr(row)} among the items of its split {split}; `items` returns a datasets.Dataset or "
+                f"a list of dictionaries with {', '.join(_COLUMNS)}"
+            )
+        for column in _COLUMNS:
+            if not isinstance(value := row.get(column), str):
+                given = f"the {column} {reprlib.repr(value)}" if column in row else f"no {column}"
+                raise TaskError(f"{of} an item with {given} in its split {split}; each of these is a text")
+        items.append(Item.from_row(row))
     if not items:
-        return "has no items"
-    (name, times), *_ = Counter(item.id for item in items).most_common(1)
-    return f"has {times} items with the id {name!r}" if times > 1 else ""
+        raise TaskError(f"{of} no items in its split {split}")
+    return items
+
+
+def _are_messages(messages: object) -> bool:
+    """Whether they ask a model something: a list of dictionaries with the texts role and content."""
+    return (
+        isinstance(messages, list)
+        and bool(messages)
+        and all(isinstance(each, dict) and set(each) >= _KEYS for each in messages)
+        and all(isinstance(each[key], str) for each in messages for key in _KEYS)
+    )
 
 
 def wrong_rewards(made: object, completions: int, whose: str = "") -> str:
@@ -53,7 +89,7 @@ def wrong_rewards(made: object, completions: int, whose: str = "") -> str:
         completions: how many it was to reward.
         whose: words that follow them.
     """
-    if not isinstance(made, Iterable) or isinstance(made, str | bytes):
+    if not isinstance(made, Iterable) or isinstance(made, str | bytes | Mapping | Set):
         given = f"{reprlib.repr(made)} instead of a list of rewards for {counted(completions, 'completion')}"
     elif len(rewards := list(made)) != completions:
         given = f"{counted(len(rewards), 'reward')} for {counted(completions, 'completion')}"
@@ -65,10 +101,12 @@ def wrong_rewards(made: object, completions: int, whose: str = "") -> str:
 
 
 def is_share(value: object) -> bool:
-    """Whether it is a number from 0 to 1, of Python, numpy or torch; NaN is not."""
-    if not isinstance(value, SupportsFloat):
-        return False
-    try:
-        return 0 <= float(value) <= 1
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # of an array, or too large
-        return False
+    """Whether it is a number from 0 to 1, except for rounding; NaN is not."""
+    return is_number(value) and -_LAST_BITS <= value <= 1 + _LAST_BITS  # type: ignore[operator]
+
+
+def is_number(value: object) -> bool:
+    """Whether a table can hold it: a number of Python's own or of numpy's, and no Fraction, tensor or numpy.bool."""
+    return isinstance(value, numbers.Integral) or (
+        isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational)
+    )

@@ -32,8 +32,8 @@ class Verdict:
 
     Attributes:
         action: "accept"; "zero" sets its reward to 0 (the paper's rule); "drop" removes it from its group; "skip"
-            leaves its reward in its group's mean and standard deviation, but nothing is learned from it (see
-            `thiefbench.defenses.skipping`).
+            leaves its reward in its group's mean and standard deviation, but nothing is learned from it. A type checker
+            knows the first three; for the last, write `Verdict(SKIP)` (`thiefbench.defenses.skipping`).
         score: how suspicious it is, in a unit that the defense chooses, for reports.
         token_weights: one factor in [0, 1] per token of the completion (EOS included when it ended), multiplied into
             the token's loss after advantages; the divisor stays the length. With 0, nothing is learned from a token;

@@ -53,7 +53,7 @@ SharedOption = Annotated[
     typer.Option(
         exists=True,
         file_okay=False,
-        help="Directory of the board's published shared cells. Default: those of the installed package.",
+        help="Folder of the board's published shared cells. Default: those of the installed package.",
     ),
 ]
 
@@ -81,7 +81,8 @@ def check(
         ),
     ],
     suite: Annotated[
-        str, suite_option(help="Suite that it is for, or a YAML file; its swarms say what a defense is given.")
+        str,
+        suite_option(help="Suite (or YAML file) that the defense is meant for; it is checked in swarms like its own."),
     ] = CURRENT,
     unsafe: Annotated[
         bool,
@@ -92,19 +93,19 @@ def check(
 ) -> None:
     """Check in about a minute whether a defense may be submitted; if not, say what to change.
 
-    An aggregation or a stage check is one too.
+    Aggregations and stage checks count as defenses.
     """
     from thiefbench.leaderboard.isolation.sandbox_paths import files
 
     files(defense)  # a mistake in the spec string is reported before torch is loaded
     from thiefbench.leaderboard.checking.check import POISON_STOPPED, Subject
     from thiefbench.leaderboard.checking.check_rule import RuleSubject
-    from thiefbench.leaderboard.defense_kinds import check_kind, kind_named, rankable, unranked
+    from thiefbench.leaderboard.defense_kinds import check_kind, kind_named, rankable, why_not_rankable
     from thiefbench.suite.suite_yaml import load_suite
     from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 
     kind, chosen = kind_named(defense), load_suite(suite)
-    if not unranked(suite, chosen):
+    if not why_not_rankable(suite, chosen):
         check_kind(chosen, kind, defense)
     if not unsafe:
         try:
@@ -121,7 +122,7 @@ def check(
         findings = _ask(Subject(defense, pools, unsafe, suite=chosen.title, swarms=swarms, rounds=chosen.longest))
     if failed := sum(finding.status == "FAILED" for finding in findings):
         out.print(f"{escaped(defense)} is not ready: {failed} of these rules {'is' if failed == 1 else 'are'} broken")
-    elif why := unranked(suite, chosen):
+    elif why := why_not_rankable(suite, chosen):
         fitting = one_of(rankable(kind))
         out.print(f"{escaped(defense)} keeps these rules, but {escaped(why)}; check it with --suite {fitting} too")
     else:
@@ -159,7 +160,7 @@ def check_attack(
 
 @app.command()
 def attack(
-    entry: Annotated[Path, typer.Argument(help="Directory of the entry of a listed defense.")],
+    entry: Annotated[Path, typer.Argument(help="Folder of the entry of a listed defense.")],
     attack: Annotated[
         str,
         typed_spec_argument(
@@ -173,7 +174,7 @@ def attack(
     paper: Annotated[str, typer.Option(help="Address of a paper about it: https://...")] = "",
     store: StoreOption = None,
     directory: Annotated[
-        Path, typer.Option("--out", help="Directory of entries, to which the attack's entry is written.")
+        Path, typer.Option("--out", help="Folder of entries, to which the attack's entry is written.")
     ] = Path("leaderboard/entries"),
     archive: Annotated[
         Path | None, typer.Option(help="Archive of the defense's entry; needed only where the defense has weights.")
@@ -234,9 +235,9 @@ def submit(
     paper: Annotated[str, typer.Option(help="Address of a paper about it: https://...")] = "",
     suite: Annotated[str, suite_option(help="Released suite to be ranked on.")] = CURRENT,
     store: StoreOption = None,
-    directory: Annotated[
-        Path, typer.Option("--out", help="Directory of entries, to which the entry is written.")
-    ] = Path("leaderboard/entries"),
+    directory: Annotated[Path, typer.Option("--out", help="Folder of entries, to which the entry is written.")] = Path(
+        "leaderboard/entries"
+    ),
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
     threads: ThreadsOption = None,
@@ -278,8 +279,7 @@ def submit(
     from thiefbench.leaderboard import growing
     from thiefbench.leaderboard import submit as submitting
     from thiefbench.leaderboard.defense_kinds import kind_named
-    from thiefbench.leaderboard.deliveries import named
-    from thiefbench.leaderboard.deliveries import partial as partial_suite
+    from thiefbench.leaderboard.deliveries import named, why_partial
     from thiefbench.leaderboard.manifest import Numerics
     from thiefbench.leaderboard.names import OWN
     from thiefbench.leaderboard.published import given
@@ -327,14 +327,14 @@ def submit(
         out.print("An entry needs all of its cells; the same command tries these again")
         raise typer.Exit(FAILED)
     entry = submitting.write(submission, records)
-    partial = partial_suite(chosen, entry.manifest.seeds)
-    for line in (*submitting.row_summary(submitting.row_of(entry), partial), *submitting.next_steps(submission, entry)):
+    partly = why_partial(chosen, entry.manifest.seeds)
+    for line in (*submitting.row_summary(submitting.row_of(entry), partly), *submitting.next_steps(submission, entry)):
         out.print(escaped(line))
 
 
 @app.command()
 def verify(
-    entry: Annotated[Path, typer.Argument(help="Directory of the entry.")],
+    entry: Annotated[Path, typer.Argument(help="Folder of the entry.")],
     archive: Annotated[
         list[Path] | None,
         typer.Option(
@@ -362,14 +362,14 @@ def verify(
     store: Annotated[
         Path | None,
         typer.Option(
-            help="Directory that keeps the cells run here, so that the command can continue after a stop. Not the "
+            help="Folder that keeps the cells run here, so that the command can continue after a stop. Not the "
             "submitted store."
         ),
     ] = None,
     write: Annotated[
         Path | None,
         typer.Option(
-            help="Directory to write the verification to, such as leaderboard/verified. Seeds whose archive is not "
+            help="Folder to write the verification to, such as leaderboard/verified. Seeds whose archive is not "
             "given keep the verdict that the verification there gave them, if nothing of them has changed since."
         ),
     ] = None,
@@ -454,7 +454,7 @@ def publish_shared(
     suite: Annotated[str, suite_argument(help="Released suite whose shared cells are published.")],
     store: StoreOption = None,
     directory: Annotated[
-        Path, typer.Option("--out", help="Directory of published shared cells, which they are written to.")
+        Path, typer.Option("--out", help="Folder of published shared cells, which they are written to.")
     ] = Path("leaderboard/shared"),
     threads: Annotated[
         int | None,
@@ -501,7 +501,7 @@ def diff(
     one: Annotated[Path, typer.Argument(help="Folder of an entry (A).")],
     other: Annotated[Path, typer.Argument(help="Folder of another entry on the same suite (B).")],
     directory: Annotated[
-        Path | None, typer.Option("--out", help="Directory to write compare.html and compare.csv to.")
+        Path | None, typer.Option("--out", help="Folder to write compare.html and compare.csv to.")
     ] = None,
     shared: SharedOption = None,
     as_json: JsonOption = False,
@@ -529,15 +529,15 @@ def diff(
 
 @app.command()
 def build(
-    site: Annotated[Path, typer.Argument(help="Directory to write the site to.")],
-    entries: Annotated[Path, typer.Option(help="Directory of entries.")] = Path("leaderboard/entries"),
+    site: Annotated[Path, typer.Argument(help="Folder to write the site to.")],
+    entries: Annotated[Path, typer.Option(help="Folder of entries.")] = Path("leaderboard/entries"),
     verified: Annotated[
         Path | None,
-        typer.Option(help="Directory of verifications. Default: verified, beside the directory of entries."),
+        typer.Option(help="Folder of verifications. Default: verified, beside the folder of entries."),
     ] = None,
     shared: SharedOption = None,
     readme: Annotated[
-        bool, typer.Option("--readme", help="Also write the tables as README.md, beside the directory of entries.")
+        bool, typer.Option("--readme", help="Also write the tables as README.md, beside the folder of entries.")
     ] = False,
 ) -> None:
     """Write the leaderboard as a static site: a ranked table per suite, a page per entry, and the data as files."""

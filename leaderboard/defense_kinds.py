@@ -110,7 +110,7 @@ def unreleased(name: str) -> str:
     return f"a submission needs a released suite (see `thiefbench list suites`), and {name} is a file of your own"
 
 
-def unranked(name: str, suite: Suite) -> str:
+def why_not_rankable(name: str, suite: Suite) -> str:
     """Why no defense can be ranked on a suite, in a clause; empty if defenses can be.
 
     Args:
@@ -137,7 +137,7 @@ def rankable(kind: DefenseKind | None = None) -> list[str]:
     names = [
         name
         for name, suite in rows.released().items()
-        if not (suite.superseded or unranked(name, suite)) and (kind is None or kind_of(suite) == kind)
+        if not (suite.superseded or why_not_rankable(name, suite)) and (kind is None or kind_of(suite) == kind)
     ]
     return sorted(names, key=lambda name: (name != CURRENT, name))
 

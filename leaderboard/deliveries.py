@@ -28,7 +28,7 @@ _CAPABILITY = re.compile(r"[A-Z0-9]{1,20}( [A-Z0-9]{1,20})?")
 """What torch calls vector instructions, as in AVX2 or NO AVX."""
 
 
-def partial(suite: Suite, seeds: Collection[int]) -> str:
+def why_partial(suite: Suite, seeds: Collection[int]) -> str:
     """Why an entry with these seeds of a suite is not ranked, in one clause; empty if it has all of them."""
     if len(seeds) == len(suite.seeds):
         return ""

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
+from typing import Final
 
 from thiefbench import registry
 from thiefbench.engine.spec import Role
@@ -22,6 +24,8 @@ from thiefbench.suite.suite_yaml import load_suite
 
 _NEEDED = ("asr", "clean_reward", "start_reward")
 """The scores from which comparisons are computed."""
+FAIL_ABOVE: Final = 0.5
+"""The share of honest rewarded completions above which a defense rejects nearly everything."""
 _ITS_PLACE = "reject_all"  # any known name that is neither `none` nor an oracle
 
 
@@ -74,6 +78,13 @@ def cells(entry: Entry) -> list[Cell]:
     if twice:
         raise EntryError(f"{entry.folder}: the cell {', '.join(map(str, twice[1:]))} is listed twice")
     return report_cells
+
+
+def mean_false_rejection(entry: Entry) -> float | None:
+    """Mean over an entry's own cells; None if none of them has a rate."""
+    scores = (cell.scores.get("false_rejection_rate") for cell in entry.own)
+    rates = [score[0] for score in scores if score is not None and score[0] is not None]
+    return fmean(rates) if rates else None
 
 
 def wanted(suite: Suite, seeds: tuple[int, ...], numerics: Numerics, defense: str) -> list[CellSpec]:

@@ -17,7 +17,14 @@ from thiefbench.errors import UserError
 from thiefbench.leaderboard import growing, rows
 from thiefbench.leaderboard.archive import pack, packed_file
 from thiefbench.leaderboard.cell_scores import CellScores, Reference, Scores, drifts, trimmed
-from thiefbench.leaderboard.defense_kinds import DefenseKind, check_fits, kind_of, rankable, unranked, unreleased
+from thiefbench.leaderboard.defense_kinds import (
+    DefenseKind,
+    check_fits,
+    kind_of,
+    rankable,
+    unreleased,
+    why_not_rankable,
+)
 from thiefbench.leaderboard.deliveries import named
 from thiefbench.leaderboard.entry import Entry, EntryError, read_manifest, write_entry
 from thiefbench.leaderboard.entry_validation import NOT_VERIFIABLE
@@ -69,7 +76,7 @@ class Credits(BaseModel):
 
     Attributes:
         name: of the entry; its folder is named after it.
-        authors: of the defense.
+        authors: of the defense or the attack.
         paper: its address, or empty.
     """
 
@@ -148,7 +155,7 @@ def credits_of(name: str, authors: str, paper: str) -> Credits:
     """
     listed = tuple(each.strip() for each in authors.split(",") if each.strip())
     wanted = {
-        "name": "--name says what the board calls the defense: one line of at most 200 characters",
+        "name": "--name says what the board calls the entry: one line of at most 200 characters",
         "authors": '--authors names 1 to 50 people, separated by commas, as in --authors "A. Author, B. Author"',
         "paper": f"--paper is an address that begins with https://, not {paper[:100]!r}",
     }
@@ -175,7 +182,7 @@ def released(name: str, kind: DefenseKind | None = None) -> Suite:
     why = unreleased(name)
     if not why:
         suite = load_suite(name)
-        why = unranked(name, suite)
+        why = why_not_rankable(name, suite)
     if why:
         raise EntryError(f"{why}; write --suite {one_of(rankable(kind))}")
     return suite

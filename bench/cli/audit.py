@@ -23,7 +23,7 @@ app = typer.Typer()
 def audit(
     task: Annotated[str, typed_spec("task", help="Task whose reward is audited.")],
     attack: Annotated[str, typed_spec("attack", help="Attack that submits a completion for every item.")],
-    data: Annotated[Path | None, typer.Option(help="Directory with the task's data files.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with the task's data files.")] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     seed: Annotated[int, typer.Option(help="Seed that the attack's payload is drawn from.")] = 0,
     forms: Annotated[bool, typer.Option("--forms", help="Count every form of the attack, one line each.")] = False,
@@ -31,7 +31,7 @@ def audit(
 ) -> None:
     """Count how many clean oracle solutions and poisoned completions earn the full reward.
 
-    It needs no model and no training. The attack's outcome is tried on a few of both.
+    It needs no model and no training. The attack's outcome is tried on a few completions of each kind.
     """
     from thiefbench import registry
     from thiefbench.audit import audit as count

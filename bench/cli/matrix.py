@@ -58,7 +58,7 @@ def matrix(
     store: Annotated[
         Path | None,
         typer.Option(
-            help="Directory that keeps the results. Default: runs/NAME, the suite's name without its version; with "
+            help="Folder that keeps the results. Default: runs/NAME, the suite's name without its version; with "
             "several suites runs/matrix.",
             metavar="DIR",
             rich_help_panel=OUTCOME,

@@ -83,7 +83,7 @@ def _check_models(suite: Suite, task: str) -> None:
     from thiefbench.zoo.models import misfit
 
     if wrong := misfit(task, [part.model for part in suite.scenes]):
-        fitting = wrong.fitting or "with a directory or a name on the hub"
+        fitting = wrong.fitting or "with a folder or a name on the hub"
         raise UsageError(
             f"--task {wrong.task}: the suite's model {wrong.model} answers {wrong.answers} alone; add --model {fitting}"
         )

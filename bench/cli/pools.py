@@ -62,13 +62,15 @@ def replay(
     defense: Annotated[
         list[str] | None,
         typed_spec(
-            "defense", help="Defense to test. Repeat the option for several. Default: every defense, in one table."
+            "defense",
+            help="Defense to test. Repeat the option for several. Default: every installed defense that needs no "
+            "argument and no judge, in one table.",
         ),
     ] = None,
     model: Annotated[
         str | None,
         model_option(
-            help="Model that defenses may ask, the same in all rounds: a built-in one, a local directory or a name on "
+            help="Model that defenses may ask, the same in all rounds: a built-in one, a local folder or a name on "
             "the Hugging Face hub. Default: none."
         ),
     ] = None,
@@ -84,7 +86,7 @@ def replay(
         typer.Option(
             metavar="NAME",
             help="Tokenizer for completions without token ids and, in grail's rollouts, without texts: a local "
-            "directory or a name on the Hugging Face hub. Default: none.",
+            "folder or a name on the Hugging Face hub. Default: none.",
         ),
     ] = None,
     sender: Annotated[
@@ -200,7 +202,7 @@ def _report_malformed(recorded: FiledRounds, strict: bool) -> None:
 
 @app.command()
 def export(
-    store: Annotated[Path, typer.Argument(help="Directory that `thiefbench run` filled.")],
+    store: Annotated[Path, typer.Argument(help="Folder that `thiefbench run` filled.")],
     cell: Annotated[str, typer.Argument(help="Id of a cell, or enough of its beginning to be unique.")],
     file: Annotated[Path, typer.Argument(help="File to write. It must not exist yet.")],
     cohort: Annotated[
@@ -260,7 +262,7 @@ def merge(
     stores: Annotated[list[Path], typer.Argument(help="Stores to join. They are not changed.")],
     into: Annotated[
         Path,
-        typer.Option(help="The joined store: a new directory, or a store that counts as the first of all stores."),
+        typer.Option(help="The joined store: a new folder, or a store that counts as the first of all stores."),
     ],
     prefer: Annotated[
         Preferred | None,

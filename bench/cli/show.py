@@ -168,7 +168,7 @@ def list_(
     for each, summary in summaries.items():
         table.add_row(f"[bold]{each}[/bold]", escaped(summary))
     if kind == "models" and name is None:
-        table.add_row("any other", "give --model a local directory or a hub name")
+        table.add_row("any other", "give --model a local folder or a hub name")
     out.print(table)
     if kind in SHOWN_AS and out.is_terminal:
         err.print(f"\nFor arguments and needs: thiefbench show {SHOWN_AS[kind]} NAME")
@@ -179,14 +179,14 @@ def show(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="[KIND]", autocompletion=_complete_kind_or_name,
-            help="What it is: attack, defense or task. May be left out before an installed one's name.",
+            metavar="KIND|NAME", autocompletion=_complete_kind_or_name, show_default=False,
+            help="What it is: attack, defense or task. Of an installed one, the name is enough.",
         ),
     ],
     spec: Annotated[
         str | None,
         typer.Argument(
-            metavar="SPEC", help="Its name, or mine.py:Mine; with arguments or without.", autocompletion=_complete_name
+            metavar="NAME", help="Its name, or mine.py:Mine; with arguments or without.", autocompletion=_complete_name
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -240,7 +240,7 @@ def _print_needs(needs: Sequence[str]) -> None:
 
 @app.command()
 def report(
-    store: Annotated[Path, typer.Argument(help="Directory that `thiefbench run` filled.")],
+    store: Annotated[Path, typer.Argument(help="Folder that `thiefbench run` filled.")],
     samples: Annotated[
         int, typer.Option(min=0, help="Completions to show on the page completions.html. 0: leave that page out.")
     ] = 10_000,
@@ -279,7 +279,7 @@ def compare(
         typed_spec("defense", installed=False, help="Defense to compare within one store. Write the option twice."),
     ] = None,
     directory: Annotated[
-        Path | None, typer.Option("--out", help="Directory to write compare.html and compare.csv to.")
+        Path | None, typer.Option("--out", help="Folder to write compare.html and compare.csv to.")
     ] = None,
     trust_plugins: TrustOption = False,
     as_json: JsonOption = False,

@@ -22,7 +22,7 @@ def root() -> None:
 @app.command()
 def train(
     name: Annotated[str, typer.Argument(help="Name of a built-in model: `thiefbench list models`.")],
-    directory: Annotated[Path | None, typer.Option("--out", help="Directory to save it in. Default: ./NAME.")] = None,
+    directory: Annotated[Path | None, typer.Option("--out", help="Folder to save it in. Default: ./NAME.")] = None,
 ) -> None:
     """Train a built-in model from its recipe and compare the weights with those that ThiefBench ships."""
     from thiefbench.progress import bar

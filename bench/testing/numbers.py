@@ -21,7 +21,7 @@ class Number(float):
             cells); at two to four the smallest and largest seed; from five on the 95 % Student-t interval over seeds.
         count: completions that were judged, at all seeds together; 0 for measures that compare cells.
         points: (seed, value), by seed.
-        over: what low and high refer to: completions or seeds.
+        over: what low and high are: "completions" and "seeds" stand for the intervals, "range" for two to four seeds.
         good: the number of seeds with a good enough value by the suite's rules; None if they do not define it.
     """
 

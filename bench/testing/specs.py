@@ -48,7 +48,7 @@ def spec_of(defense: object) -> str:
 
 def _instance(defense: Defense) -> str:
     defense_class = type(defense)
-    arguments = {name: _argument(defense, name, parameter) for name, parameter in _parameters(defense_class).items()}
+    arguments = {name: _argument(defense, name) for name in _parameters(defense_class)}
     spec = str(registry.ParsedSpec(_target(defense_class), arguments))
     again = registry.make("defense", spec)
     for name, value in arguments.items():
@@ -94,7 +94,7 @@ def _parameters(defense_class: type[Defense]) -> dict[str, inspect.Parameter]:
     return parameters
 
 
-def _argument(defense: Defense, name: str, parameter: inspect.Parameter) -> Any:
+def _argument(defense: Defense, name: str) -> Any:
     class_name = type(defense).__name__
     if not hasattr(defense, name):
         raise MisuseError(

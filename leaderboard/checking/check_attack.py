@@ -35,6 +35,7 @@ from thiefbench.leaderboard.checking.findings import (
 from thiefbench.leaderboard.checking.samples import RECIPES, SampleRecipe
 from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, CONTROL_ASR
+from thiefbench.suite.fitting import check_probes
 from thiefbench.tasks.base import Completion, Sampling, Task
 from thiefbench.zoo.models import resolve
 
@@ -140,6 +141,10 @@ def _is_made(subject: AttackSubject) -> str:
 
 
 def _fits(subject: AttackSubject) -> str:
+    try:
+        check_probes(drawn(subject.attack, _SEED, subject.swarm_of(subject.recipe), subject.task), subject.task)
+    except SpecError as error:
+        raise RuleBroken(str(error)) from error
     return f"{subject.recipe.task}, {subject.recipe.topology}"
 
 
@@ -250,9 +255,9 @@ def _judges_alike(subject: AttackSubject) -> str:
     return f"{len(rows)} completions in another order, under another PYTHONHASHSEED"
 
 
-def _is_quick_and_small(subject: AttackSubject) -> str:
-    began = subject.attack.slowest
-    return f"{began:.2g} s of at most {ATTACK_CAPS.seconds:g} s a round"
+def _is_quick(subject: AttackSubject) -> str:
+    slowest = subject.attack.slowest
+    return f"{slowest:.2g} s of at most {ATTACK_CAPS.seconds:g} s a round"
 
 
 ATTACK_QUESTIONS: Sequence[tuple[str, Callable[[AttackSubject], str]]] = (
@@ -269,7 +274,7 @@ ATTACK_QUESTIONS: Sequence[tuple[str, Callable[[AttackSubject], str]]] = (
     ("its outcome recognises its poison", _recognises_itself),
     ("clean text does not satisfy its outcome", _spares_clean_text),
     ("its outcome depends on item and completion alone", _judges_alike),
-    ("time", _is_quick_and_small),
+    ("time", _is_quick),
 )
 """Every question with the function that answers it, in the order in which they are asked."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from thiefbench.leaderboard.site.attacks import JudgedAttack, broken_by
-from thiefbench.leaderboard.site.board import CHECKED, BoardRow, SuiteBoard, unranked_order
+from thiefbench.leaderboard.site.board import CHECKED, BoardRow, SuiteBoard, partial_order
 from thiefbench.suite.report.suite_files import shown_cost
 from thiefbench.suite.report.tables import show_summary, write_milliseconds, write_value
 from thiefbench.suite.report.timings import cost
@@ -50,7 +50,7 @@ def best_row(board: SuiteBoard) -> BoardRow | None:
     ranked = [row for row in defenses(board) if row.row.place.number is not None and not row.provisional]
     if ranked:
         return ranked[0]
-    return min(defenses(board), key=unranked_order, default=None)
+    return min(defenses(board), key=partial_order, default=None)
 
 
 def no_ranks_yet(board: SuiteBoard) -> str:
@@ -109,7 +109,7 @@ def _equal_to(best: BoardRow, board: SuiteBoard) -> int:
     """How many other rows without a place are as good to the last digit shown, and as far checked and run."""
 
     def known(row: BoardRow) -> tuple[bool, bool, int, str]:
-        unchecked, unlearning, _, seeds, *_ = unranked_order(row)
+        unchecked, unlearning, _, seeds, *_ = partial_order(row)
         worst = row.row.place.worst
         return unchecked, unlearning, seeds, show_summary(worst.summary, "ratio").value if worst else ""
 

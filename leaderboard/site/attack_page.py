@@ -88,7 +88,7 @@ def shown_attack(judged: JudgedAttack) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def shown_result(judged: JudgedAttack, result: Against) -> dict[str, Any]:
+def shown_result(result: Against) -> dict[str, Any]:
     """One result of an attack, for its page and the front page."""
     used = [f"{result.cost[name]:,.0f} {words}" for name, words in _COSTS.items() if result.cost.get(name)]
     return {

@@ -9,7 +9,7 @@ Where a suite has no oracle among its shared cells, utility under attack is held
 of several the one that was verified first, so that no later entry changes who is ranked.
 
 **Partial** entries, which have the first seeds of their suite alone, are never ranked. They stand below the ranked ones
-with the numbers of their own seeds, in the order of `unranked_order`.
+with the numbers of their own seeds, in the order of `partial_order`.
 
 **Anchors** are shown once, with the numbers of a checked entry that measured them; of several, of one that is
 re-executed or the maintainers' own, then of the one with the most seeds, then the most trusted, then the earliest.
@@ -33,6 +33,7 @@ from thiefbench.leaderboard.deliveries import of_all
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.names import seen
 from thiefbench.leaderboard.published import SHARED
+from thiefbench.leaderboard.rows import FAIL_ABOVE, mean_false_rejection
 from thiefbench.leaderboard.site.attacks import (
     BROKEN_BY,
     MASKING,
@@ -290,7 +291,7 @@ def suite_board(suite: Suite, entries: Sequence[JudgedEntry], attacks: Sequence[
     return SuiteBoard(suite, tuple(board_rows), table, tuple(apart), tuple(attacks), alike)
 
 
-def unranked_order(row: BoardRow) -> tuple[bool, bool, float, int, float, str]:
+def partial_order(row: BoardRow) -> tuple[bool, bool, float, int, float, str]:
     """Sorts rows without a place: checked ones first, then those that learn, then by their worst case as it is shown.
 
     What does not learn does not learn a payload either, so rows whose utility is below the suite's margin are no better
@@ -307,13 +308,16 @@ def unranked_order(row: BoardRow) -> tuple[bool, bool, float, int, float, str]:
 
 def _best_of_partial_first(rows: Sequence[BoardRow]) -> list[BoardRow]:
     """The rows of a suite that ranks, where those that wait for seeds are in the order of what they tell so far."""
-    partial = iter(sorted((row for row in rows if row.row.place.status == "unplaced"), key=unranked_order))
+    partial = iter(sorted((row for row in rows if row.row.place.status == "unplaced"), key=partial_order))
     return [next(partial) if row.row.place.status == "unplaced" else row for row in rows]
 
 
 def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:
     """The flags of an entry's row: those of its verification, and those that follow from its own cells."""
-    verified_flags = judged.verification.flags if judged.verification else ()
+    verified_flags = set(judged.verification.flags if judged.verification else ())
+    rate = mean_false_rejection(judged.entry)
+    if rate is not None and rate > FAIL_ABOVE:
+        verified_flags.add("rejects nearly everything")
     shown = [RedFlag(flag, MEANS[flag]) for flag in FLAGS if flag in verified_flags]
     names = dict(zip(titles(judged.suite), short_names([c.attack for c in judged.comparisons]), strict=True))
     pairs = beaten_by_naive(numbers.fields, naive_forms(judged.suite))

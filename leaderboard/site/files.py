@@ -52,7 +52,7 @@ def _suite(board: SuiteBoard) -> dict[str, Any]:
         "suite": board.suite.title,
         "fingerprint": board.suite.fingerprint(),
         "seeds": list(board.table.seeds),
-        "not_ranked": board.table.unranked,
+        "not_ranked": board.table.why_no_places,
         "ranking": asdict(board.suite.ranking),
         "attacks": [
             {"title": c.title, "part": c.part, "attack": c.attack, "heading": name}

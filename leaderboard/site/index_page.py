@@ -114,7 +114,7 @@ def _unclaimed(board: SuiteBoard, unranked: str) -> str:
     if unranked:
         return f"Nothing is ranked here: {unranked}."
     if any(row.row.place.number is not None and not row.provisional for row in board.rows):
-        return "First place is empty: in its worst case, no defense is told from one that prevents nothing."
+        return "First place is empty: in its worst case, no defense can be told apart from one that prevents nothing."
     return no_ranks_yet(board)
 
 
@@ -130,9 +130,7 @@ def _attack(judged: JudgedAttack, board: SuiteBoard) -> dict[str, Any]:
         "flags": [flag] if (flag := board.namesakes.get(manifest.slug)) else [],
         "since": judged.since.isoformat(),
         "threat": "; ".join(manifest.threat.in_words()),
-        "results": [
-            shown_result(judged, each) | {"defense": names.get(each.target, each.target)} for each in judged.results
-        ],
+        "results": [shown_result(each) | {"defense": names.get(each.target, each.target)} for each in judged.results],
     }
 
 

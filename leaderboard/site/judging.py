@@ -17,7 +17,7 @@ from pathlib import Path
 from thiefbench import registry
 from thiefbench.attacks.adaptive import Adaptive
 from thiefbench.leaderboard import rows as entries
-from thiefbench.leaderboard.deliveries import check_alike, check_seeds, partial
+from thiefbench.leaderboard.deliveries import check_alike, check_seeds, why_partial
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import check_defense
 from thiefbench.leaderboard.manifest import Delivery
@@ -73,7 +73,7 @@ class JudgedEntry:
     @property
     def partial(self) -> str:
         """Why it is not ranked whatever its numbers are: it has some of its suite's seeds; empty where it has all."""
-        return partial(self.suite, self.entry.manifest.seeds)
+        return why_partial(self.suite, self.entry.manifest.seeds)
 
     @property
     def trust(self) -> Verdict:
@@ -264,7 +264,7 @@ def _numbers(
     """A row's numbers over an entry's seeds; with some of the suite's it has no place."""
     oracles = [each for each in ranking_rows if each.anchor == "oracle"]
     attacks = ranking_inputs.undefended(comparisons)
-    if why := partial(suite, seeds):
+    if why := why_partial(suite, seeds):
         doubts = "; ".join(doubt for attack in attacks if (doubt := why_inconclusive(attack, sorted(seeds))))
         worst, failed = None, ""
         if not doubts:

@@ -131,7 +131,7 @@ def _attack(suite: SuiteBoard, judged: JudgedAttack, shown: Mapping[str, Any]) -
             verdict = result.problem
         page = page_of(result.target) if row else ""
         results.append(
-            shown_result(judged, result)
+            shown_result(result)
             | {"defense": row.judged.entry.manifest.name if row else result.target, "page": page, "verdict": verdict,
                "worst": worst and show_summary(worst.summary, "ratio")}
         )  # fmt: skip
@@ -156,5 +156,5 @@ def _claim(row: BoardRow, suite: SuiteBoard) -> str:
         counted = ", counting self-reported rows" if row.provisional else ""
         return f"Place {rank_of(row)} of {ranked}{counted}: {worst}."
     anchor = "it is an anchor, a row for comparison" if place.status == "anchor" else ""
-    why = place.reason or anchor or suite.table.unranked
+    why = place.reason or anchor or suite.table.why_no_places
     return f"Not ranked: {'; '.join(filter(None, (why, worst)))}."

@@ -47,7 +47,7 @@ from thiefbench.leaderboard.published import PublishedError
 from thiefbench.leaderboard.rows import suite_named
 from thiefbench.leaderboard.verification.drawing import FOUND, chance_of_finding, comparisons_needed, drawn
 from thiefbench.leaderboard.verification.expectation import MARGIN, close, expected, headline, prevented
-from thiefbench.leaderboard.verification.questions import Questions, RejectedError, Tell, each_cell
+from thiefbench.leaderboard.verification.questions import Questions, Tell, each_cell
 from thiefbench.leaderboard.verification.reexecution import DisagreesError, Watch
 from thiefbench.leaderboard.verification.rerunning import first_difference, surroundings_apart
 from thiefbench.leaderboard.verification.rescoring import (
@@ -60,6 +60,7 @@ from thiefbench.leaderboard.verification.rescoring import (
 from thiefbench.leaderboard.verification.verdict import (
     EARLIER_STAYS,
     FLAGS,
+    VERSIONS,
     Flag,
     Kind,
     Rerun,
@@ -82,7 +83,6 @@ from thiefbench.wording import counted
 
 MOST_ASKED_AGAIN = 1000
 """Completions of the last evaluations, of all cells of one part and seed together, whose outcome is asked again."""
-_VERSIONS = ("thiefbench", "torch", "transformers", "numpy", "python")
 
 
 class TargetError(UserError):
@@ -111,14 +111,6 @@ class _Verifier(Questions):
     out_of_reach: list[str] = field(default_factory=list)  # defenses whose weights are not at hand
     other_errors: list[str] = field(default_factory=list)  # of defenses that failed again, and otherwise
     again: dict[str, Record] = field(default_factory=dict)  # what cells left here, by their ids in the entry
-
-    def verdict(self) -> Verdict:
-        """Do the steps that the options ask for, up to the first failed check."""
-        try:
-            return self._verdict()
-        except RejectedError as error:
-            self.reasons = [one_line(str(reason), 1000) for reason in error.args]
-            return "rejected"
 
     def _verdict(self) -> Verdict:
         entry, options, manifest = self.entry, self.options, self.entry.manifest
@@ -616,6 +608,6 @@ def verify_attack(folder: Path, options: VerifyOptions, tell: Tell, watch: Watch
         carried=carried,
         verified=datetime.now(UTC).date(),
         engine_revision=engine_revision(),
-        versions={name: str(here[name]) for name in _VERSIONS},
+        versions={name: str(here[name]) for name in VERSIONS},
         machine={name: here[name] for name in (*provenance.MACHINE, "git_commit", "git_dirty")},
     )

@@ -38,10 +38,10 @@ MARGIN = 0.1
 """By how much another seed may differ where too few are known: as much as a defense may cost in utility."""
 MOST_APART = 0.25
 """The largest half-width of the range for one draw, in units of what can be prevented or kept (1), or of the mean where
-that is larger, as of a length. A quarter of all: a defense that prevents everything is told from one that prevents less
-than three quarters of it, and honest seeds whose standard deviation is up to 0.08 keep their whole interval. The same
-cells on two kinds of CPU were seen to differ by far less: at most 0.01 in an ASR, 0.03 in harm prevented and 8 % in a
-length."""
+that is larger, as of a length. A quarter of all: a defense that prevents everything can be told apart from one that
+prevents less than three quarters of it, and honest seeds with a standard deviation of up to 0.08 keep their interval.
+The same cells on two kinds of CPU were seen to differ by far less: at most 0.01 in an ASR, 0.03 in harm prevented and
+8 % in a length."""
 _MISS = 0.025
 _ANY = sys.float_info.min
 

@@ -14,6 +14,7 @@ from thiefbench.leaderboard.isolation.isolated_attack import AttackError
 from thiefbench.leaderboard.published import PublishedError
 from thiefbench.leaderboard.verification.reexecution import DisagreesError
 from thiefbench.leaderboard.verification.rescoring import InconsistentError, OtherVersionError, SubmittedCell
+from thiefbench.leaderboard.verification.verdict import Verdict
 from thiefbench.tasks.text import one_line
 
 MOST_REASONS = 5
@@ -26,9 +27,26 @@ class RejectedError(Exception):
 
 
 class Questions:
-    """What asks them; `tell` receives the outcomes."""
+    """What asks them; `tell` receives the outcomes.
+
+    Attributes:
+        reasons: why the verdict is what it is, one sentence each.
+    """
 
     tell: Tell
+    reasons: list[str]
+
+    def verdict(self) -> Verdict:
+        """Do the steps that the options ask for, up to the first failed check."""
+        try:
+            return self._verdict()
+        except RejectedError as error:
+            self.reasons = [one_line(str(reason), 1000) for reason in error.args]
+            return "rejected"
+
+    def _verdict(self) -> Verdict:
+        """All steps; raises RejectedError."""
+        raise NotImplementedError
 
     @contextmanager
     def _question(self, question: str) -> Iterator[list[str]]:

@@ -228,7 +228,7 @@ def check_completions(
         raise InconsistentError(f"it has {len(table):,} completions, but such a cell has {train:,} to {most:,}")
     if name := lacking(table):
         raise InconsistentError(f"a completion has no {name}")
-    blocks = _blocks(table, spec, planned)
+    blocks = _blocks(table, planned)
     _check_scores(submitted.record, table, beside)
     task, attack = registry.make("task", spec.task), attack or registry.make("attack", spec.attack)
     model = policy or _policy(spec.model)
@@ -441,7 +441,7 @@ def _sampled_rounds(spec: CellSpec, planned: Mapping[int, int]) -> set[tuple[boo
     return {(False, number) for number in measured} | {(True, number) for number in rounds}
 
 
-def _blocks(table: pa.Table, spec: CellSpec, planned: Mapping[int, int]) -> dict[tuple[bool, int], list[CompletionRow]]:
+def _blocks(table: pa.Table, planned: Mapping[int, int]) -> dict[tuple[bool, int], list[CompletionRow]]:
     """Rows by phase (whether it is training) and round, which must be in the order in which a cell writes them."""
     rows = table_rows(table)
     blocks = [(key, list(part)) for key, part in groupby(rows, lambda row: (row.phase == "train", row.round))]

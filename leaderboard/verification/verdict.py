@@ -21,6 +21,8 @@ from thiefbench.suite.store.records import write_atomically
 VERIFICATION_SCHEMA: Final = 1
 VERIFICATION_BYTES: Final = 1 << 20
 """Of the file; those of standard-v1 have some ten thousand."""
+VERSIONS: Final = ("thiefbench", "torch", "transformers", "numpy", "python")
+"""Whose versions a verification names."""
 
 Verdict = Literal["self-reported", "rescored", "re-executed", "rejected"]
 """In order of growing trust: only the entry was read; its raw completions give its scores; whole comparisons were run
@@ -203,13 +205,29 @@ def write_verification(folder: Path, verification: Verification) -> Path:
 
 
 def read_verification(folder: Path, entry: Listed) -> Verification | None:
-    """The verification of an entry; None if there is none, or if the entry has changed since.
+    """The verification of an entry; None if there is none.
+
+    Of an entry that has changed since, only what running its cells or asking its defense has shown: a rejection or
+    flags. None if they showed nothing against it.
 
     Raises:
         EntryError: the file is malformed.
     """
     verification = last_verification(folder, entry.manifest.slug)
-    return verification if verification and verification.entry_sha256 == entry.sha256 else None
+    if verification is None or verification.entry_sha256 == entry.sha256:
+        return verification
+    carried, flags = carried_from(verification, (), False)
+    if not carried:
+        return None
+    rejected = carried == "rejection"
+    since = f"it has changed since it was verified on {verification.verified}; what was found then stays until its "
+    since += "cells are run again"
+    return Verification(
+        slug=verification.slug, entry_sha256=entry.sha256, verdict="rejected" if rejected else "self-reported",
+        reasons=(*(verification.reasons if rejected else ()), since),
+        flags=tuple(flag for flag in verification.flags if flag in flags), carried=carried,
+        verified=verification.verified, engine_revision=verification.engine_revision,
+    )  # fmt: skip
 
 
 def stays(earlier: Verification, entry: Listed, verdict: Verdict, deliveries: Sequence[DeliveryVerdict] = ()) -> bool:

@@ -22,12 +22,11 @@ its submission: its scores are correct, so it is rescored, but they do not gener
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -35,8 +34,7 @@ from thiefbench import provenance
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.keys import new_secret
 from thiefbench.engine_revision import engine_revision
-from thiefbench.leaderboard.cell_scores import CellScores
-from thiefbench.leaderboard.checking.check import FAIL_ABOVE, QUESTIONS, Subject
+from thiefbench.leaderboard.checking.check import QUESTIONS, Subject
 from thiefbench.leaderboard.checking.check_rule import QUESTIONS as RULE_QUESTIONS
 from thiefbench.leaderboard.checking.check_rule import RuleSubject
 from thiefbench.leaderboard.checking.findings import Finding, RuleBroken
@@ -51,7 +49,7 @@ from thiefbench.leaderboard.isolation.limits import CAPS, Caps
 from thiefbench.leaderboard.isolation.staging import restage
 from thiefbench.leaderboard.manifest import Delivery
 from thiefbench.leaderboard.published import SHARED, Published, published_sets, words_of
-from thiefbench.leaderboard.rows import suite_of
+from thiefbench.leaderboard.rows import FAIL_ABOVE, mean_false_rejection, suite_of
 from thiefbench.leaderboard.verification.baseline import (
     OtherCell,
     check_references,
@@ -89,6 +87,7 @@ from thiefbench.leaderboard.verification.rescoring import (
 from thiefbench.leaderboard.verification.verdict import (
     EARLIER_STAYS,
     FLAGS,
+    VERSIONS,
     Flag,
     Rerun,
     Verdict,
@@ -112,7 +111,6 @@ from thiefbench.trust import reads_strangers
 from thiefbench.wording import counted
 
 JUDGED_AGAIN: Final = "the defense gives the verdicts that were recorded"
-_VERSIONS = ("thiefbench", "torch", "transformers", "numpy", "python")
 _FLAG_OF: dict[str, Flag] = {
     "equal views, equal verdicts": "non-deterministic",
     "order changes nothing": "depends on order",
@@ -212,14 +210,6 @@ class _Verifier(Questions):
         judged = {seed for delivery in self.found for seed in delivery.seeds} if self.judged else set()
         return judged | own_seeds(self.reruns, equal=True)
 
-    def verdict(self) -> Verdict:
-        """Do the steps that the options ask for, up to the first failed check."""
-        try:
-            return self._verdict()
-        except RejectedError as error:
-            self.reasons = [one_line(str(reason), 1000) for reason in error.args]
-            return "rejected"
-
     def _verdict(self) -> Verdict:
         entry, options = self.entry, self.options
         with self._question("the suite is a released one"):
@@ -242,7 +232,7 @@ class _Verifier(Questions):
         self.kind = kind_of(suite)
         with self._question("its source is the one that was run"):
             check_source(entry, self.kind)
-        self._note_rejections(entry.own)
+        self._note_rejections(entry)
         if not options.archives:
             other = self._compare_shared(specs, sets)
             self.reasons = self._about_other(other, run_again=False)
@@ -310,11 +300,10 @@ class _Verifier(Questions):
 
     # --- the steps ---
 
-    def _note_rejections(self, own: Iterator[CellScores]) -> None:
-        rates = [cell.scores["false_rejection_rate"][0] for cell in own if "false_rejection_rate" in cell.scores]
-        known_rates = [rate for rate in rates if rate is not None]
-        if known_rates and fmean(known_rates) > FAIL_ABOVE:
-            self._flag("rejects nearly everything", f"{fmean(known_rates):.0%} of the honest rewarded completions")
+    def _note_rejections(self, entry: Entry) -> None:
+        rate = mean_false_rejection(entry)
+        if rate is not None and rate > FAIL_ABOVE:
+            self._flag("rejects nearly everything", f"{rate:.0%} of the honest rewarded completions")
 
     def _compare_shared(
         self, specs: Sequence[tuple[str, CellSpec]], sets: Sequence[Published], archive: Store | None = None
@@ -631,6 +620,6 @@ def verify(
         carried=carried,
         verified=today,
         engine_revision=engine_revision(),
-        versions={name: str(here[name]) for name in _VERSIONS},
+        versions={name: str(here[name]) for name in VERSIONS},
         machine={name: here[name] for name in (*provenance.MACHINE, "git_commit", "git_dirty")},
     )

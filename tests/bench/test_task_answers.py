@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -38,17 +41,26 @@ class Items(Sums):
         self.rows = rows
 
     def items(self, split: Split) -> Any:
-        return eval(self.rows)
+        return eval(self.rows, globals() | {"split": split})
 
 
 class Says(Sums):
-    """Asks with a text instead of messages."""
+    """Asks with this instead of messages."""
+
+    def __init__(self, messages: Any = "1 + 1?") -> None:
+        self.given = messages
 
     def messages(self, item: Item) -> list[Message]:
-        return item.question  # type: ignore[return-value]
+        return self.given  # type: ignore[no-any-return]
 
 
-ITEM = Item("a", "1 + 1?", "2", "It is")
+class NoSplit(Sums):
+    """Has no items at all."""
+
+    splits = ()
+
+
+ROW = {"id": "a", "question": "1 + 1?", "answer": "2", "solution": "It is"}
 
 
 @pytest.mark.parametrize(
@@ -62,6 +74,10 @@ ITEM = Item("a", "1 + 1?", "2", "It is")
         ("[1.0] * (n - 1)", "gave 1 reward for 2 completions of the item"),
         ("0.5", "gave 0.5 instead of a list of rewards for 2 completions"),
         ("None", "gave None instead of a list of rewards"),
+        ("{0: 1.0, 1: 0.0}", "gave {0: 1.0, 1: 0.0} instead of a list of rewards"),
+        ("{0.0, 1.0}", "gave {0.0, 1.0} instead of a list of rewards"),
+        ("[np.bool_(True)] * n", "gave the reward .* to a completion"),
+        ("[1.1] * n", "gave the reward 1.1 to a completion"),
     ],
 )
 def test_what_is_no_reward(rewards: str, complaint: str) -> None:
@@ -70,26 +86,44 @@ def test_what_is_no_reward(rewards: str, complaint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rewards", ["[0, 1.0]", "[True, False]", "np.array([0.5, 1], dtype='float32')", "(0.0 for _ in 'ab')"]
+    "rewards",
+    [
+        "[0, 1.0]",
+        "[True, False]",
+        "np.array([0.5, 1], dtype='float32')",
+        "(0.0 for _ in 'ab')",
+        "[0.3 + 0.6 + 0.1 + 2e-16] * n",
+    ],
 )
 def test_what_is_a_reward(rewards: str) -> None:
     check_task(Rewards(rewards))
 
 
 def test_numbers_of_other_libraries_are_shares() -> None:
-    assert all(map(is_share, (True, 0, 1.0, np.float32(0.5), np.int64(1), torch.tensor(0.5))))
-    assert not any(map(is_share, (None, "1", 1.1, float("nan"), float("inf"), 10**400, torch.ones(2), [1.0])))
-    assert wrong_rewards(torch.ones(2), 2) == ""
+    held = (True, 0, 1.0, 0.2 + 0.4 + 0.3 + 0.1, np.float32(0.5), np.int64(1))
+    assert all(map(is_share, held))
+    assert [type(value) for value in held if pa.array([value], pa.float64()).null_count] == [], "a table can hold them"
+    assert not any(map(is_share, (None, "1", np.str_("1"), 1.1, float("nan"), float("inf"), 10**400, [1.0])))
+    assert not any(map(is_share, (np.bool_(True), torch.tensor(0.5), Fraction(1, 2), Decimal(1)))), "a table cannot"
+    assert wrong_rewards(np.ones(2), 2) == ""
 
 
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
         ("[]", "has no items in its split train"),
+        ("[ROW] * 3", "has 6 items with the id 'a' \\(in train and test\\); every item has its own"),
         (
-            "[{'id': 'a', 'question': '', 'answer': '', 'solution': ''}] * 3",
-            "has 3 items with the id 'a' in its split train",
+            "[ROW] if split == 'train' else [ROW | {'question': 'b?'}]",
+            "has 2 items with the id 'a' \\(in train and test",
         ),
+        ("[ROW | {'id': split}]", "holds out no question: all of test are in train, too"),
+        ("None", "has None instead of the items of its split train"),
+        ("['a']", "has 'a' among the items of its split train; `items` returns"),
+        ("[Item('a', '', '', '')]", "has Item.* among the items of its split train; `items` returns"),
+        ("[{'id': 'a', 'question': '', 'answer': ''}]", "has an item with no solution in its split train"),
+        ("[ROW | {'answer': 5}]", "has an item with the answer 5 in its split train; each of these is a text"),
+        ("[ROW | {'id': 7}]", "has an item with the id 7 in its split train"),
     ],
 )
 def test_what_are_no_items(rows: str, complaint: str) -> None:
@@ -97,11 +131,17 @@ def test_what_are_no_items(rows: str, complaint: str) -> None:
         check_task(Items(rows))
 
 
-def test_what_are_no_messages() -> None:
-    with pytest.raises(
-        TaskError, match=r"^the messages of the task sums are '1 .* 1.' for the item .*; messages are a list"
-    ):
-        check_task(Says())
+@pytest.mark.parametrize(
+    "given", ["1 + 1?", [], [{"role": "user"}], [{"role": "user", "content": None}], [{"role": 1, "content": ""}]]
+)
+def test_what_are_no_messages(given: Any) -> None:
+    with pytest.raises(TaskError, match=r"^the messages of the task sums are .* for the item .*; messages are a list"):
+        check_task(Says(given))
+
+
+def test_a_task_has_a_split() -> None:
+    with pytest.raises(TaskError, match=r"^the splits of the task sums are \(\); it has train, test or both$"):
+        check_task(NoSplit())
 
 
 def test_our_own_tasks_are_not_tried() -> None:

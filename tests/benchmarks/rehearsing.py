@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from tests.bench import tiny
-from tests.bench.suite.execution.test_shared import TEXT, equal, of, records, until
+from tests.bench.suite.execution.sharing.test_shared_rounds import TEXT, equal, of, records, until
 from thiefbench.attacks import auto
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.suite.scenario import CellSpec, Suite

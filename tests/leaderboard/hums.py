@@ -182,6 +182,13 @@ class Describes(Hums):
         return {"letters": str(random.SystemRandom().random())}
 
 
+class AsksAnew(Hums):
+    """Measures on items of the task, asked in another way."""
+
+    def probes(self, task: Task) -> Sequence[Item]:
+        return [Item("test-1-2", "Hum! 1 + 2?", "3", "")]
+
+
 class OverlooksItself(Hums):
     """Compares the reasoning with the whole completion, which the task's format makes longer."""
 

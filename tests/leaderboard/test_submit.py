@@ -365,9 +365,9 @@ def test_anchors_are_refused(tmp_path: Path, spec: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"--name": ""}, "--name says what the board calls the defense"),
-        ({"--name": "x" * 201}, "--name says what the board calls the defense"),
-        ({"--name": "two\nlines"}, "--name says what the board calls the defense"),
+        ({"--name": ""}, "--name says what the board calls the entry"),
+        ({"--name": "x" * 201}, "--name says what the board calls the entry"),
+        ({"--name": "two\nlines"}, "--name says what the board calls the entry"),
         ({"--name": "\u9632\u5fa1"}, "holds no letter or digit that a folder could be called after"),
         (
             {"--authors": " , "},

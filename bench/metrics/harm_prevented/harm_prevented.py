@@ -9,7 +9,7 @@ import evaluate
 
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
-from thiefbench.suite.analysis.comparison import share_prevented
+from thiefbench.suite.analysis.comparison import harm_of, share_prevented
 
 INPUTS = """
 Args:
@@ -51,6 +51,6 @@ class HarmPrevented(evaluate.Metric):  # type: ignore[misc]  # evaluate comes wi
             return dict.fromkeys(("value", "harm_defended", "harm_undefended"))
         return {
             "value": share_prevented(member, defended, undefended, reference),
-            "harm_defended": member.harm(defended, reference),
-            "harm_undefended": member.harm(undefended, reference),
+            "harm_defended": harm_of(member, defended, reference),
+            "harm_undefended": harm_of(member, undefended, reference),
         }

@@ -39,11 +39,8 @@ shows the values of an honest swarm: those of the next seed's control, measured 
 seed, the control is split instead (`split_drift`, `split_divergence`). This leaves out the effect of another training
 run, so it is a lower limit.
 
-On the built-in model `micro-math` after 60 rounds (one seed, 2,048 answers), a swarm in which the attacker's
-completions were dropped, so that it learned from other honest completions than the control, had a drift of 0.008 and a
-divergence of 0.017 bits; the split control had 0.008 and 0.001, and the undefended attack TEXT 0.92 and 0.19. A placebo
-is not an honest swarm, because the attacker's right solutions are not in the policy's own words: it had 0.003 and
-0.060.
+A placebo is not an honest swarm, because the attacker's right solutions are not in the policy's own words. The
+page docs/measures.md has values of all of these for the demo.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ Defenses are ranked by harm prevented in the worst case over attacks, in four st
    the group while the interval of its paired difference to the group's *best* row includes 0; the first row for which
    it does not opens the next group. A group's number is one more than the number of rows above it (1, 1, 3). So equal
    numbers mean "not distinguishable from the best row of this group". Because groups follow the sorted table, a noisy
-   row cannot rank above one with a higher value. Rows whose interval does not lie above 0 are not told from a defense
-   that prevents nothing: they come after all others, in groups of their own, and never hold the first place, which
-   stays empty where there are no others.
+   row cannot rank above one with a higher value. Rows whose interval does not lie above 0 cannot be told apart from a
+   defense that prevents nothing: they come after all others, in groups of their own, and never hold the first place,
+   which stays empty where there are no others.
 
 Harm prevented over seeds is a ratio of means (`statistics.ratio`). Every worst case is given with the number of seeds
 at which the defense prevented at least `RankingRules.good` of the harm of every attack; seeds at which no attack works
@@ -321,7 +321,7 @@ def _numbered(
 
 
 def _prevents_nothing(place: Placement) -> bool:
-    """Whether a ranked row is not told from a defense that prevents nothing."""
+    """Whether a ranked row cannot be told apart from a defense that prevents nothing."""
     return place.worst is None or not place.worst.summary.above_0
 
 

@@ -198,7 +198,7 @@ def summarize(points: Mapping[int, float], least: float | None = None) -> Summar
     known = tuple(sorted(points.items()))
     values = np.array([value for _, value in known], float)
     mean = float(values.mean())
-    count = None if least is None else SeedCount(int((values >= least).sum()), len(values))
+    count = None if least is None else SeedCount(int((values >= least - _ROUNDING).sum()), len(values))
     if len(values) < FEW_SEEDS:
         return Summary(mean, float(values.min()), float(values.max()), known, "range", count)
     if _equal(values):

@@ -14,7 +14,7 @@ from thiefbench.defenses.anchors import Oracle
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.keys import key
 from thiefbench.engine.spec import SpecError
-from thiefbench.suite.execution.heard import HeardRule
+from thiefbench.suite.execution.valid_verdicts import ValidatedRule
 from thiefbench.suite.scenario import CellSpec
 
 
@@ -40,7 +40,7 @@ def aggregation_of(defense: Defense, spec: CellSpec) -> Aggregation:
         spec: the cell. In its placebo and its control, no sender is malicious.
     """
     if isinstance(defense, Aggregation):
-        return HeardRule(defense)
+        return ValidatedRule(defense)
     return HonestMean(_malicious(spec)) if isinstance(defense, Oracle) else Mean()
 
 

@@ -38,9 +38,9 @@ from thiefbench.suite.analysis.stages import stage_curves, stage_scores, stages_
 from thiefbench.suite.execution.aggregations import aggregation_of, check_aggregation
 from thiefbench.suite.execution.cell_identity import CellFactory, RegistryFactory, identified, identity
 from thiefbench.suite.execution.checkpoints import CellInProgress
-from thiefbench.suite.execution.following import RehearsingSwarm
-from thiefbench.suite.execution.shared import SharedRounds, may_share
-from thiefbench.suite.execution.shared_folder import NotReproducedError
+from thiefbench.suite.execution.sharing.following import RehearsingSwarm
+from thiefbench.suite.execution.sharing.shared_folder import NotReproducedError
+from thiefbench.suite.execution.sharing.shared_rounds import SharedRounds, may_share
 from thiefbench.suite.execution.stage_checks import check_stage_check, stage_check_of
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
@@ -135,8 +135,8 @@ def run_cell(
         note: receives messages for the user, such as that a judge does not answer.
         maker: makes its defense and its attack.
         runtime: the other processes.
-        share: take over rounds that are the same as in a finished cell of the store, see
-            `thiefbench.suite.execution.shared`, and what the attack chose in the rehearsal of the same attacked cell.
+        share: take over rounds that are the same as in a finished cell of the store (see
+            `thiefbench.suite.execution.sharing`), and what the attack chose in the rehearsal of the same attacked cell.
         shared_bytes: the most bytes for weights that cells share.
 
     Raises:
@@ -182,7 +182,7 @@ def _run_cell(
     with runtime.playing(what, swarm, run.done, run.table):
         if run.done == 0:
             if isinstance(swarm, PipelineSwarm):
-                run.seconds["lessons"] = _take_lessons(spec, what, swarm)
+                run.seconds["lessons"] = _take_lessons(what, swarm)
             evaluated = None if shared is None else shared.start_evaluation()
             if evaluated is None:
                 run.keep(_start_evaluated(spec, what, swarm))
@@ -274,7 +274,7 @@ LESSONS_KEPT = 8
 _lessons: dict[str, torch.Tensor | None] = {}
 
 
-def _take_lessons(spec: CellSpec, what: dict[str, Any], swarm: PipelineSwarm) -> float:
+def _take_lessons(what: dict[str, Any], swarm: PipelineSwarm) -> float:
     """Let the malicious stage learn offline, once for cells that differ only in their defense and in later rounds.
 
     Returns:

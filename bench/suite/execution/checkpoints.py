@@ -17,7 +17,7 @@ from thiefbench.averaging.swarm import AveragingSwarm
 from thiefbench.engine.round_record import RoundRecord
 from thiefbench.engine.swarm import Swarm
 from thiefbench.pipeline.swarm import PipelineSwarm
-from thiefbench.suite.execution.shared import SharedRounds
+from thiefbench.suite.execution.sharing.shared_rounds import SharedRounds
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.records import (
@@ -107,7 +107,9 @@ class CellInProgress:
         Raises:
             ValueError: the attack gave outcomes that are none, or the task rewards.
         """
-        rewarded = [row.reward for row in record.rows] if self.swarm.spec.reward == "rule" else []
+        by_rule = self.swarm.spec.reward == "rule"
+        rewarded = [row.reward for row in record.rows if by_rule]
+        rewarded += [row.rule_reward for row in record.rows if row.rule_reward is not None]
         if wrong := wrong_rewards(rewarded, len(rewarded)):
             raise ValueError(f"the task {self.swarm.task.name} gave {wrong}")
         if wrong := wrong_outcomes(self.swarm.attack, (row.outcome for row in record.rows)):

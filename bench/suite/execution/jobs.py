@@ -60,7 +60,7 @@ class Job:
         recorded: rounds whose weights it keeps.
         retry_failed: run it again where its record is an error.
         servers: of judges to which the user's key may be sent, see `thiefbench.trust`.
-        share: take over rounds of the store's finished cells, see `thiefbench.suite.execution.shared`.
+        share: take over rounds of the store's finished cells, see `thiefbench.suite.execution.sharing.shared_rounds`.
         shared_bytes: that the weights which cells leave for one another may take in the store.
     """
 

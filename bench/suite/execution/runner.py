@@ -30,10 +30,10 @@ from thiefbench.suite.execution.cell_identity import Identities, failed_record, 
 from thiefbench.suite.execution.cell_run import ALONE, CellRuntime, keep_weights_of, run_cell
 from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.executors import Executor, Ledger
-from thiefbench.suite.execution.fitting import attack_hint, defense_hint, suite_hint, with_hint
 from thiefbench.suite.execution.jobs import CellListener, Job, Listener, Stopping
 from thiefbench.suite.execution.stage_checks import check_stage_check
 from thiefbench.suite.execution.workers import WorkerPool
+from thiefbench.suite.fitting import attack_hint, check_probes, defense_hint, suite_hint, with_hint
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.arithmetic import computed_here, reuse_note
@@ -98,7 +98,7 @@ def run_suite(
         workers: processes that run cells at the same time; 1 runs them in this process. A script that uses more must do
             so under ``if __name__ == "__main__":``, because the processes import it.
         executor: what runs the cells instead, such as a `thiefbench.suite.execution.ray_executor.RayExecutor`.
-        share: let cells take over rounds of finished ones; see `thiefbench.suite.execution.shared`.
+        share: let cells take over rounds of finished ones; see `thiefbench.suite.execution.sharing.shared_rounds`.
         shared_gb: the most space for weights that cells share, in 10^9 bytes.
 
     Returns:
@@ -366,7 +366,9 @@ def _check_requirements(cells: Sequence[CellSpec], one_seed: bool) -> None:
     for attack, seed, swarm, task in dict.fromkeys((spec.attack, spec.seed, spec.swarm, spec.task) for spec in cells):
         if not (one_seed and (attack, swarm, task) in drawn_once):
             with with_hint(partial(attack_hint, attack, swarm, task)):
-                drawn(registry.make("attack", attack), seed, swarm, tasks[task])
+                member = drawn(registry.make("attack", attack), seed, swarm, tasks[task])
+            with one_sentence():
+                check_probes(member, tasks[task])
             drawn_once.add((attack, swarm, task))
     for experts, swarm, task in dict.fromkeys((spec.experts, spec.swarm, spec.task) for spec in cells):
         if experts:

@@ -12,7 +12,7 @@ from thiefbench.defenses.stages.base import StageCheck
 from thiefbench.defenses.stages.honest_stages import HonestStages
 from thiefbench.engine.spec import SpecError
 from thiefbench.pipeline.compatibility import NONE, check_defense
-from thiefbench.suite.execution.heard import HeardCheck
+from thiefbench.suite.execution.valid_verdicts import ValidatedCheck
 from thiefbench.suite.scenario import CellSpec
 
 
@@ -38,7 +38,7 @@ def stage_check_of(defense: Defense, spec: CellSpec) -> StageCheck | None:
         spec: the cell. Only in its attacked form is a stage labelled: what a placebo's stage adds carries no payload.
     """
     if isinstance(defense, StageCheck):
-        return HeardCheck(defense)
+        return ValidatedCheck(defense)
     if not isinstance(defense, Oracle):
         return None
     assert spec.pipeline is not None, "the caller looked"

@@ -119,14 +119,14 @@ class SuiteTable:
         rows: best first, then anchors, then what is not ranked.
         seeds: of the suite.
         doubts: by the comparison's title, why it is inconclusive.
-        unranked: why there are no places at all; empty where there are.
+        why_no_places: why there are no places at all; empty where there are.
     """
 
     comparisons: tuple[Comparison, ...]
     rows: tuple[SuiteRow, ...]
     seeds: tuple[int, ...]
     doubts: Mapping[str, str]
-    unranked: str
+    why_no_places: str
 
 
 def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> SuiteTable:

@@ -31,7 +31,7 @@ def ranking_notes(rules: RankingRules = RULES) -> dict[str, str]:
         "count": (
             f"\u201ck of n seeds\u201d counts the seeds where at least {rules.good:g} of their own undefended harm is "
             f"prevented (in the worst case: of every attack's; utility: where it is at least {1 - rules.margin:g}). "
-            "Behind \u2265 stands the share of all seeds at which that is so at least: the exact (Clopper-Pearson) "
+            "The number after \u2265 is a lower bound on that share among all seeds: the exact (Clopper-Pearson) "
             "one-sided 95 % bound. Where all seeds agree, there is no interval."
         ),
         "bias": (

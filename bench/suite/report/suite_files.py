@@ -51,7 +51,7 @@ def shown_table(table: SuiteTable) -> dict[str, Any]:
         "best": shown[max(scored)[1]] if scored else None,
         "least": shown[min(scored)[1]] if scored else None,
         "seeds": len(table.seeds),
-        "unranked": table.unranked,
+        "unranked": table.why_no_places,
         "ranks": any(row.place.status not in ("anchor", "unplaced") for row in table.rows),
         "firsts": [row for row in table.rows if row.place.number == 1],
         "names": names,
@@ -181,7 +181,7 @@ def suite_csv(run: Mapping[str, Any], table: SuiteTable) -> str:
             s for s in (worst and worst.summary, row.utility, *(f.prevented for f in row.fields.values())) if s
         ]
         line: list[object] = [run["title"], row.defense, row.place.status, row.place.number, row.tied]
-        line += [row.place.reason or table.unranked, worst.attack if worst else None]
+        line += [row.place.reason or table.why_no_places, worst.attack if worst else None]
         line += [*_numbers(worst.summary if worst else None), *_numbers(row.utility)]
         for rate in (row.false_rejection, row.drift):
             line += [rate.value, f"{rate.where}, seed {rate.seed}"] if rate else [None, None]
@@ -231,7 +231,7 @@ def suite_tex(run: Mapping[str, Any], table: SuiteTable) -> str:
     interval = any(row.place.worst.summary.kind == "interval" for row in table.rows if row.place.worst)
     over = "95 % intervals, and k of n seeds with the exact one-sided 95 % bound" if interval else "range"
     anchors = "" if not any(row.place.status == "anchor" for row in table.rows) else " * anchor."
-    why = f" Not ranked: {table.unranked}." if table.unranked else ""
+    why = f" Not ranked: {table.why_no_places}." if table.why_no_places else ""
     notes = (
         f"{run['title']}; harm prevented, mean over {counted(len(table.seeds), 'seed')}, "
         f"in small type {over}; utility without an attack.{anchors}{why}"

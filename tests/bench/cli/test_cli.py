@@ -1022,6 +1022,26 @@ def test_audit_of_an_own_attack_names_what_is_wrong_and_the_next_step(cli: Cli, 
     assert "its outcome is above 0" not in ended.out
 
 
+def test_audit_knows_outcomes_of_any_size_and_rounded_rewards(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "longer.py"
+    file.write_text(
+        f"""{GUESSES.replace("class Guesses", "class Longer")}
+    def harm(self, outcomes, reference):
+        return sum(outcomes) / len(outcomes)
+
+
+class Weighted(GsmMicro):
+    def reward(self, item, completions):
+        return [0.2 * each + 0.4 * each + 0.3 * each + 0.1 * each for each in super().reward(item, completions)]
+""".replace("from thiefbench.attacks", "from thiefbench.tasks.gsm_micro import GsmMicro\nfrom thiefbench.attacks", 1)
+    )
+    task = f"{file}:Weighted(size=4)"
+    ended = cli("audit", "--task", task, "--attack", f"{file}:Longer(outcome_of_all=48)")
+    assert ended.code == 0, ended.err
+    assert "clean oracle solutions with full reward: 4 of 4" in ended.out
+    assert "mean outcome of poisoned completions:    48.00 over 4 completions" in ended.out
+
+
 def test_audit_of_a_data_directory(cli: Cli, tmp_path: Path) -> None:
     rows = [
         {"question": "What is 1 and 1?", "answer": "It is 1+1=<<1+1=2>>2.\n#### 2"},

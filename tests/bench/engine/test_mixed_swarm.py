@@ -36,7 +36,6 @@ from thiefbench.engine.swarm import Swarm
 from thiefbench.engine.topology import slot_seed
 
 Build = Callable[..., Swarm]
-REGIME = ("label", "version")  # what rows of a swarm with a regime have beside those of a plain one
 SHARED = {"topology": "vertical", "prompts": 8, "group": 4}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.bench import tiny
+from tests.bench.plugins import Sums
 from tests.bench.tiny import Attacked, cells, opened_cell, run, same, stopped_and_resumed, suite
 from tests.variants import at_length
 from thiefbench import registry
@@ -28,7 +29,7 @@ from thiefbench.reward_judges import reward_judge_of
 from thiefbench.suite.analysis.replay import Recording, replay
 from thiefbench.suite.analysis.scoring import cell_scores
 from thiefbench.suite.execution import cell_identity, checkpoints
-from thiefbench.suite.execution.shared import may_share
+from thiefbench.suite.execution.sharing.shared_rounds import may_share
 from thiefbench.suite.execution.torchrun import check_cells
 from thiefbench.suite.report.heterogeneity import regime_facts
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -40,7 +41,7 @@ from thiefbench.suite.store.records import (
     table_rows,
 )
 from thiefbench.suite.suite_yaml import load_suite
-from thiefbench.tasks.base import Sampling
+from thiefbench.tasks.base import Item, Sampling
 
 SWARM = SwarmSpec(
     reward="judge", reward_judge=RewardJudgeSpec(max_new_tokens=48),
@@ -101,6 +102,19 @@ def test_a_cell_that_is_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1.0)
     of = judged("rule_check+overlap")
     stopped_and_resumed(of, tmp_path)
+
+
+class Overpays(Sums):
+    """Rewards by a rule that gives more than there is, except to the solution and to nothing."""
+
+    def reward(self, item: Item, completions: Sequence[str]) -> list[float]:
+        return [float(" = " in text) if not text or " = " in text else 5.0 for text in completions]
+
+
+def test_the_rule_s_rewards_are_looked_at_as_well(tmp_path: Path) -> None:
+    (record,) = run(replace(judged(), task=f"{__file__}:Overpays"), tmp_path)
+    assert record.status == "error"
+    assert "the task sums gave the reward 5.0 to a completion; a reward is a number from 0 to 1" in record.error
 
 
 def test_cells_share_rounds(tmp_path: Path) -> None:

@@ -65,6 +65,18 @@ def test_an_outcome_that_depends_on_the_order_of_a_set_is_refused() -> None:
     assert found.detail.endswith("on the item and the completion alone, not on hash() or the order of a set")
 
 
+def test_a_payload_that_hangs_on_more_than_the_generator_is_refused() -> None:
+    found = findings("Describes")["draws a payload from a family"]
+    assert found.status == "FAILED"
+    assert found.detail.startswith("equal generators draw {'letters': '0.")
+
+
+def test_an_item_that_is_asked_in_another_way_needs_an_id_of_its_own() -> None:
+    found = findings("AsksAnew")["fits a swarm"]
+    assert found.status == "FAILED"
+    assert "has a probe with the id 'test-1-2', which asks another question too" in found.detail
+
+
 def test_a_family_whose_first_members_are_the_same_is_one() -> None:
     found = findings("RarelyAnother")["draws a payload from a family"]
     assert (found.status, found.detail) == ("ok", "2 different ones at 5 seeds")

@@ -898,6 +898,36 @@ def test_the_verdict_is_of_the_entry_that_was_read(honest: Made, tmp_path: Path)
     assert read_verification(seen, read_entry(folder)) is None, "nobody has verified what lies there now"
 
 
+@pytest.mark.parametrize(
+    ("found", "left"),
+    [
+        ({"verdict": "rejected", "key": SECRET.hex(), "flags": ("depends on order",)},
+         ("rejected", ("depends on order",))),
+        ({"verdict": "rejected"}, None),
+        ({"verdict": "re-executed", "key": SECRET.hex(), "flags": ("does not generalise", "other shared cells")},
+         ("self-reported", ("does not generalise",))),
+        ({"verdict": "rescored", "flags": ("rejects nearly everything",)}, None),  # the board reads it off its cells
+        ({"verdict": "re-executed", "key": SECRET.hex()}, None),
+    ],
+)  # fmt: skip
+def test_what_was_found_stays_where_the_entry_changes(
+    honest: Made, tmp_path: Path, found: dict[str, Any], left: tuple[str, tuple[str, ...]] | None
+) -> None:
+    """One further byte of its manifest must not bring a rejected or flagged entry back to the board without a word."""
+    earlier = verified(honest, reruns=0).model_copy(update={"reasons": ("a forged cell",), **found})
+    write_verification(tmp_path, earlier)
+    folder = tmp_path / "mine"
+    shutil.copytree(honest.folder, folder)
+    manifest = folder / "entry.json"
+    manifest.write_bytes(manifest.read_bytes() + b"\n")
+    now = read_verification(tmp_path, read_entry(folder))
+    assert (now and (now.verdict, now.flags)) == left
+    if now is not None:
+        assert ("a forged cell" in now.reasons) == (now.verdict == "rejected")
+        assert now.reasons[-1].startswith(f"it has changed since it was verified on {earlier.verified}")
+        assert not (now.key or now.reruns or now.deliveries), "of this entry nothing was run"
+
+
 def test_the_command_says_that_the_entry_has_changed(
     honest: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,6 @@ from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import CellDir, Store, identify
 
-KILLS = 20
 COUNTS = f"{PLUGINS}:Counts"
 ROUNDS = 5
 

@@ -109,7 +109,7 @@ class TestTable:
         assert [(each.defense, write_rank(each)) for each in made.rows] == [
             ("logit", "1"), ("similarity", "2"), ("oracle", "\u2013"), ("none", "\u2013"),
         ]  # fmt: skip
-        assert made.unranked == ""
+        assert made.why_no_places == ""
 
     def test_a_shared_place_has_a_sign(self, tmp_path: Path) -> None:
         says = but(noisy, lambda c: c.role == "attack" and c.defense == "similarity", asr=0.08)
@@ -122,7 +122,7 @@ class TestTable:
         assert [(each.defense, write_rank(each)) for each in made.rows] == [
             ("logit", "\u2013"), ("similarity", "\u2013"), ("oracle", "\u2013"), ("none", "\u2013"),
         ], "and not by what three seeds say"  # fmt: skip
-        assert made.unranked == "the suite has 3 seeds, and a ranking takes 5 or more"
+        assert made.why_no_places == "the suite has 3 seeds, and a ranking takes 5 or more"
 
     def test_an_unranked_row_stands_below_none_and_says_why(self, tmp_path: Path) -> None:
         says = but(usual, lambda c: c.role == "control" and c.defense == "logit", reward=0.5)
@@ -161,26 +161,26 @@ class TestTable:
         made = table(tmp_path, suite(seeds=FIVE), says)
         assert row(made, "similarity").fields[TONE].problem == "seed 0: its undefended cell has no score"
         assert {write_rank(each) for each in made.rows} == {"\u2013"}
-        assert "no undefended score at seed 0" in made.unranked
+        assert "no undefended score at seed 0" in made.why_no_places
 
     def test_an_attack_without_effect_is_inconclusive_for_all(self, tmp_path: Path) -> None:
         says = but(usual, lambda c: c.attack == TONE and c.role == "attack", asr=0.0)
         made = table(tmp_path, suite(seeds=FIVE), says)
         assert list(made.doubts) == [TONE]
-        assert "does not beat its placebo" in made.unranked
+        assert "does not beat its placebo" in made.why_no_places
         assert all(each.place.worst is None for each in made.rows)
         assert row(made, "logit").fields[TEXT].prevented is not None
         assert "its mean harm is below 0.1" in row(made, "logit").fields[TONE].problem
 
     def test_without_the_cells_for_a_ranking_the_table_stands(self, tmp_path: Path) -> None:
         made = table(tmp_path, suite(utility=False, seeds=FIVE))
-        assert made.unranked == "the suite has no cells without an attack, which utility is measured in"
+        assert made.why_no_places == "the suite has no cells without an attack, which utility is measured in"
         assert [each.defense for each in made.rows] == ["logit", "similarity", "oracle", "none"]
         assert row(made, "logit").utility is None
         assert row(made, "logit").problems == []
         assert row(made, "logit").place.worst is not None
-        assert "no placebo" in table(tmp_path / "b", suite(placebo=False)).unranked
-        few = table(tmp_path / "c", suite(utility=False)).unranked
+        assert "no placebo" in table(tmp_path / "b", suite(placebo=False)).why_no_places
+        few = table(tmp_path / "c", suite(utility=False)).why_no_places
         assert few == (
             "the suite has no cells without an attack, which utility is measured in; it has 3 seeds, and a ranking "
             "takes 5 or more"

@@ -69,10 +69,6 @@ def drawn(store: Store, most: int = samples.MOST_SAMPLES) -> tuple[list[Sample],
     return draw(cells_of_run(store, last_run(store)), most)
 
 
-def text_of(sample: Sample) -> str:
-    return "".join(piece for piece, _ in sample.pieces)
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return sampled.store(tmp_path_factory.mktemp("store"))

@@ -1,6 +1,6 @@
 """What a store's folder `shared` holds for cells yet to come, within a limit; users may delete it.
 
-Its subfolders are named by first marks (see `thiefbench.suite.execution.marks`).
+Its subfolders are named by first marks (see `thiefbench.suite.execution.sharing.marks`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from thiefbench.suite.execution.stored_rewards import REWARDS
+from thiefbench.suite.execution.sharing.stored_rewards import REWARDS
 from thiefbench.suite.store.records import (
     BrokenRecordError,
     file_sha256,
@@ -25,7 +25,7 @@ from thiefbench.suite.store.records import (
 )
 
 REHEARSALS = "rehearsals"
-"""The name of the folder of rehearsals' rounds, see `thiefbench.suite.execution.rehearsals`."""
+"""The name of the folder of rehearsals' rounds, see `thiefbench.suite.execution.sharing.rehearsals`."""
 _SPARE = ".spare"
 _LIMITED = ("*/states/*.safetensors", f"*/{REHEARSALS}/*.parquet", f"*/{REWARDS}/*.json")
 

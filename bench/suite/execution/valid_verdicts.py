@@ -19,7 +19,7 @@ from thiefbench.defenses.stages.base import StageCheck, StageVerdict, StageView
 _Said = TypeVar("_Said", StageVerdict, VectorVerdict)
 
 
-class HeardCheck(StageCheck):
+class ValidatedCheck(StageCheck):
     """A stage check whose verdicts are looked at; a ValueError says what is wrong with one.
 
     Args:
@@ -44,7 +44,7 @@ class HeardCheck(StageCheck):
         self.inner.restore(state)
 
 
-class HeardRule(Aggregation):
+class ValidatedRule(Aggregation):
     """An aggregation whose verdicts are looked at; a ValueError says what is wrong with one.
 
     Args:

@@ -1,11 +1,11 @@
 """Rehearsals that take over rounds from other cells' rehearsals.
 
 An attack that rehearses plays candidates on copies of the swarm, defense included, before round 1. As in the rounds of
-cells (see `thiefbench.suite.execution.shared`), a copy is the same as in another cell until the verdicts differ. So the
-rounds of all copies are stored by their marks: a file for every round, named by the marks before and after it, and one
-for the evaluation at the end. They form a tree. A copy follows any round that began at its mark, with its own defense.
-If its mark after the round is known, the update is deferred, and the evaluation may be taken over. Otherwise, it
-carries out the update, continues on its own and stores what is new.
+cells (see `thiefbench.suite.execution.sharing.shared_rounds`), a copy is the same as in another cell until the verdicts
+differ. So the rounds of all copies are stored by their marks: a file for every round, named by the marks before and
+after it, and one for the evaluation at the end. They form a tree. A copy follows any round that began at its mark, with
+its own defense. If its mark after the round is known, the update is deferred, and the evaluation may be taken over.
+Otherwise, it carries out the update, continues on its own and stores what is new.
 
 The first mark of a copy covers the cell's first mark in the role "attack" (a placebo's attack rehearses in an attacked
 swarm, too) and the fields of the attack that is played. If these change during the rounds, nothing of the copy is
@@ -29,9 +29,9 @@ from thiefbench.attacks.base import Attack
 from thiefbench.engine.rehearsal import Rounds
 from thiefbench.engine.round_record import CompletionRow, RoundRecord
 from thiefbench.engine.swarm import Swarm
-from thiefbench.suite.execution.following import RehearsingSwarm, WatchingBackend, seeds_unrecorded
-from thiefbench.suite.execution.marks import digest, fields_of, round_mark
-from thiefbench.suite.execution.shared_folder import REHEARSALS, NotReproducedError, make_room, usable
+from thiefbench.suite.execution.sharing.following import RehearsingSwarm, WatchingBackend, seeds_unrecorded
+from thiefbench.suite.execution.sharing.marks import digest, fields_of, round_mark
+from thiefbench.suite.execution.sharing.shared_folder import REHEARSALS, NotReproducedError, make_room, usable
 from thiefbench.suite.store.records import (
     STORED,
     BrokenRecordError,

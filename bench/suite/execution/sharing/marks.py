@@ -1,6 +1,6 @@
 """Marks: hashes of everything that determines a swarm's state, before round 1 and after every round.
 
-`thiefbench.suite.execution.shared` says what they cover, and why equal marks mean equal swarms.
+`thiefbench.suite.execution.sharing.shared_rounds` says what they cover, and why equal marks mean equal swarms.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def start_mark(spec: CellSpec, what: Mapping[str, Any], libraries: Mapping[str, 
 def round_mark(
     mark: str, rows: Sequence[CompletionRow], fields: str, schedule: Schedule, apart_from: Sequence[str] = ()
 ) -> str:
-    """The mark after a round; the module docstring of `thiefbench.suite.execution.shared` says why it is enough.
+    """The mark after a round; `thiefbench.suite.execution.sharing.shared_rounds` says why it is enough.
 
     Args:
         mark: the one before the round.

@@ -1,4 +1,4 @@
-"""Where an attack or a defense fits that its swarm does not take: other tasks, and released suites."""
+"""Whether an attack's probes fit its task, and where what a swarm does not take fits: other tasks, released suites."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import replace
 from typing import get_args
 
 from thiefbench import registry
+from thiefbench.attacks.base import Attack
 from thiefbench.averaging.compatibility import check_kind
 from thiefbench.engine.compatibility import check_requirements, drawn
+from thiefbench.engine.context import items_of
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.pipeline.compatibility import check_attack
 from thiefbench.suite.execution.aggregations import check_aggregation
 from thiefbench.suite.execution.stage_checks import check_stage_check
 from thiefbench.suite.scenario import Part, Suite
 from thiefbench.suite.suite_yaml import load_suite
-from thiefbench.tasks.base import Topology
+from thiefbench.tasks.base import Task, Topology
 from thiefbench.wording import one_of
 from thiefbench.zoo.models import SOLVED, solving
 
@@ -118,3 +120,25 @@ def _gives(defense: str, part: Part) -> bool:
     except SpecError:
         return False
     return True
+
+
+def check_probes(attack: Attack, task: Task) -> None:
+    """See that the attack's probes are items of their own, or the task's.
+
+    Prompts are kept by item id, so a probe that has an item's id and another question would be asked the item's.
+
+    Args:
+        attack: the drawn member.
+        task: the task.
+
+    Raises:
+        SpecError: one has the id of an item or of another probe, and asks something else.
+    """
+    probes = attack.probes(task) or ()
+    known = {item.id: item.question for split in task.splits for item in items_of(task, split)} if probes else {}
+    for probe in probes:
+        if known.setdefault(probe.id, probe.question) != probe.question:
+            raise SpecError(
+                f"the attack {attack.name} has a probe with the id {probe.id!r}, which asks another question too; give "
+                "probes ids of their own"
+            )

@@ -15,7 +15,7 @@ from tests.bench.tiny import run, same
 from thiefbench.attacks.reward_judges import JudgeForm
 from thiefbench.engine.reward_judge import Scored
 from thiefbench.judges import ModelJudge
-from thiefbench.suite.execution.stored_rewards import REWARDS, StoredRewards
+from thiefbench.suite.execution.sharing.stored_rewards import REWARDS, StoredRewards
 from thiefbench.suite.store.records import rounds_taken, write_sealed
 
 CELL = "0123456789abcdef"

@@ -32,9 +32,9 @@ So weights and optimizer moments after the update are equal, and with them the n
 evaluation. Everything else in a round is computed only from the seed and the round's number: items, duties, noise, the
 order that the defense sees, its random generator and the attack's. No random generator is carried over between rounds.
 Attackers with history see the pools, never verdicts. Rewards and outcomes are functions of item and text; where a judge
-rewards, what it said is taken over as well (`thiefbench.suite.execution.stored_rewards`). An attack
+rewards, what it said is taken over as well (`thiefbench.suite.execution.sharing.stored_rewards`). An attack
 that may query the defense submits again, unless it queried nothing in the recorded round (see
-`thiefbench.suite.execution.following`).
+`thiefbench.suite.execution.sharing.following`).
 
 A defense that reads a clock or unseeded randomness gives other verdicts than the recorded ones, so its cell continues
 on its own. Its trajectory records what really happened, and no other cell follows it by accident.
@@ -43,7 +43,8 @@ Gradient norms check this: an update that is computed again must give the record
 this machine does not reproduce that cell, and the new cell starts again without sharing (`NotReproducedError`).
 
 An attack that rehearses does so before the cell follows another. The rehearsal takes over rounds by itself (see
-`thiefbench.suite.execution.rehearsals`), and the cell then follows cells whose attack has the same fields after it.
+`thiefbench.suite.execution.sharing.rehearsals`), and the cell then follows cells whose attack has the same fields after
+it.
 
 **Not shared** are swarms of several models, with delay, churn, sharing by count or log-probs; attacks that are granted
 the policy but no queries in swarms with announced seeds, because those are not recorded; cells on other devices than a
@@ -72,11 +73,11 @@ from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.learning.deferred import OwedUpdate
 from thiefbench.engine.reward_judge import RewardJudge
 from thiefbench.engine.round_record import CompletionRow, RoundRecord
-from thiefbench.suite.execution.following import RehearsingSwarm, WatchingBackend, seeds_unrecorded
-from thiefbench.suite.execution.marks import digest, fields_of, round_mark, start_mark
-from thiefbench.suite.execution.rehearsals import KeptRounds, SharedRehearsal, spans_of
-from thiefbench.suite.execution.shared_folder import NotReproducedError, States, usable
-from thiefbench.suite.execution.stored_rewards import REWARDS, StoredRewards
+from thiefbench.suite.execution.sharing.following import RehearsingSwarm, WatchingBackend, seeds_unrecorded
+from thiefbench.suite.execution.sharing.marks import digest, fields_of, round_mark, start_mark
+from thiefbench.suite.execution.sharing.rehearsals import KeptRounds, SharedRehearsal, spans_of
+from thiefbench.suite.execution.sharing.shared_folder import NotReproducedError, States, usable
+from thiefbench.suite.execution.sharing.stored_rewards import REWARDS, StoredRewards
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import (
     SHARED,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from thiefbench.suite.execution.shared_folder import States, usable
+from thiefbench.suite.execution.sharing.shared_folder import States, usable
 
 CELL, OTHER = "0123456789abcdef", "fedcba9876543210"
 TENSORS = {"weight": torch.arange(6.0).reshape(2, 3)}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench.suite.execution.test_shared import (
+from tests.bench.suite.execution.sharing.test_shared_rounds import (
     FILE,
     TEXT,
     AttackedAndPlacebo,

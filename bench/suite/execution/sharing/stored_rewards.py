@@ -1,9 +1,9 @@
 """What a judge that rewards has said, stored for cells whose pools are the same.
 
 Where a judge rewards, its replies take longer than all else in a round, and an attacker may ask it about texts of its
-own. Cells with the same first mark (see `thiefbench.suite.execution.marks`) ask it the same in every round that they
-share; what an attacker tries is often the same in all of their rounds, as it depends on the round's items and not on
-the models.
+own. Cells with the same first mark (see `thiefbench.suite.execution.sharing.marks`) ask it the same in every round that
+they share; what an attacker tries is often the same in all of their rounds, as it depends on the round's items and not
+on the models.
 
 A judge answers all completions of one call in one batch, and the size of a batch may change a reply's last bits. So an
 answer is taken over only for a call with exactly the same completions and noise, and every cell has the rewards that it
@@ -19,7 +19,7 @@ from typing import Any
 
 from thiefbench.attacks.reward_judges import JudgeForm
 from thiefbench.engine.reward_judge import RewardJudge, Scored
-from thiefbench.suite.execution.marks import digest
+from thiefbench.suite.execution.sharing.marks import digest
 from thiefbench.suite.store.records import BrokenRecordError, read_sealed, write_sealed
 
 REWARDS = "rewards"

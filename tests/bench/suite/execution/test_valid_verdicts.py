@@ -14,8 +14,8 @@ from tests.bench.pipeline.test_pipeline import suite
 from thiefbench import registry
 from thiefbench.defenses.aggregation.base import Aggregate, Aggregation, AggregationView, VectorVerdict
 from thiefbench.defenses.stages.base import StageCheck, StageVerdict, StageView
-from thiefbench.suite.execution.heard import HeardCheck, HeardRule
 from thiefbench.suite.execution.runner import run_suite
+from thiefbench.suite.execution.valid_verdicts import ValidatedCheck, ValidatedRule
 from thiefbench.suite.store.records import Store
 from thiefbench.testing.contracts.aggregation import view_of_round
 from thiefbench.testing.contracts.stage_check import views_of_run
@@ -60,16 +60,16 @@ class Joins(Aggregation):
 @pytest.mark.parametrize(("fields", "message"), WRONG.values(), ids=WRONG)
 def test_what_is_no_verdict_is_an_error(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"the stage check says gave .*{message}"):
-        HeardCheck(Says(**fields)).check(next(views_of_run(1)))
+        ValidatedCheck(Says(**fields)).check(next(views_of_run(1)))
     with pytest.raises(ValueError, match=f"the aggregation joins gave .*{message}"):
-        HeardRule(Joins(**fields)).aggregate(view_of_round(3))
+        ValidatedRule(Joins(**fields)).aggregate(view_of_round(3))
 
 
 @pytest.mark.parametrize("score", [np.float32(0.5), np.float64(0.5), 0.5, np.int64(2), 2])
 def test_a_number_is_a_score_whatever_its_type(score: Any) -> None:
-    verdict = HeardCheck(Says(action="reject", score=score)).check(next(views_of_run(1)))
+    verdict = ValidatedCheck(Says(action="reject", score=score)).check(next(views_of_run(1)))
     assert (type(verdict.score), verdict.score) == (float, float(score))
-    joined = HeardRule(Joins(action="clip", score=score)).aggregate(view_of_round(3))
+    joined = ValidatedRule(Joins(action="clip", score=score)).aggregate(view_of_round(3))
     assert [type(each.score) for each in joined.verdicts] == [float] * len(joined.verdicts)
 
 
@@ -78,9 +78,9 @@ def test_what_is_no_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Says, "check", silent)
     monkeypatch.setattr(Joins, "aggregate", silent)
     with pytest.raises(ValueError, match="gave NoneType, which is not a StageVerdict"):
-        HeardCheck(Says()).check(next(views_of_run(1)))
+        ValidatedCheck(Says()).check(next(views_of_run(1)))
     with pytest.raises(ValueError, match="gave NoneType, which is not an Aggregate"):
-        HeardRule(Joins()).aggregate(view_of_round(3))
+        ValidatedRule(Joins()).aggregate(view_of_round(3))
 
 
 def test_a_misspelt_verdict_is_the_cells_error_in_round_1(tmp_path: Path) -> None:
