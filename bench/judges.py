@@ -63,7 +63,9 @@ def check_judge_spec(spec: JudgeSpec) -> None:
     if spec.endpoint is None:
         check_directory(resolve(spec.model))
     elif importlib.util.find_spec("openai") is None:
-        raise SpecError("a judge behind an endpoint needs the openai package; write pip install 'thiefbench[judge]'")
+        raise SpecError(
+            "a judge behind an endpoint needs the openai package; write pip install '.[judge]' in a checkout"
+        )
 
 
 def judge_identity(spec: JudgeSpec) -> dict[str, str]:

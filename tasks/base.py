@@ -33,7 +33,7 @@ class Item:
         id: unique within the task, across both splits.
         question: what the model is asked, without any format instruction.
         answer: the final answer, which every node knows.
-        solution: the oracle's worked reasoning, without the completion format. Attackers may be given it; defenders are not.
+        solution: the oracle's worked reasoning, without the completion format. Attackers may get it; defenders do not.
         tests: the test program of a coding problem; empty in other tasks.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -256,7 +257,9 @@ def run(
     if any(record.status == "error" for record in records):
         raise typer.Exit(FAILED)
     flag = " --trust-plugins" if _names_own_code(chosen) else ""
-    err.print(f"For the page with curves: thiefbench report {escaped(str(results.root))}{flag}", soft_wrap=True)
+    err.print(
+        f"For the page with curves: thiefbench report {escaped(shlex.quote(str(results.root)))}{flag}", soft_wrap=True
+    )
 
 
 def _not_shown(store: Store, earlier: Mapping[str, Any] | None) -> str:

@@ -62,7 +62,8 @@ class Colluders:
             honest: the honest nodes' offers.
 
         Raises:
-            ValueError: the attack returned the wrong number of submissions.
+            TypeError: the attack did not return a list, or one with something other than submissions.
+            ValueError: it returned the wrong number of submissions.
         """
         if not duties:
             return MaliciousWork()
@@ -71,7 +72,10 @@ class Colluders:
         queries = self._queries(plan, duties, honest) if attack.threat.queries else None
         # Colluders of several classes work with the first one's model.
         view = context.views.round(plan.number, slots, context.population.of(context.honest), queries)
-        submissions = attack.poison(view) if context.role == "attack" else attack.placebo(view)
+        submissions: object = attack.poison(view) if context.role == "attack" else attack.placebo(view)
+        if not isinstance(submissions, Sequence) or isinstance(submissions, str | bytes):
+            given = type(submissions).__name__
+            raise TypeError(f"the attack {attack.name} gave a {given} instead of a list with one submission per slot")
         if len(submissions) != len(duties):
             raise ValueError(f"the attack {attack.name} gave {len(submissions)} completions for {len(duties)} slots")
         work, left = MaliciousWork(), []
@@ -127,6 +131,12 @@ class Colluders:
         logprob, version = None, None
         if isinstance(submission, Claimed):
             logprob, version, submission = submission.logprob, submission.version, submission.content
+        given: object = submission
+        if isinstance(given, bytes) or not isinstance(given, Seeded | Sequence):
+            raise TypeError(
+                f"the attack {context.attack.name} gave a {type(given).__name__} as a submission; it is text or token "
+                "ids, Seeded, Claimed, Decoy, Withheld or None"
+            )
         if isinstance(submission, Seeded):
             ids, seed = tuple(submission.ids), submission.seed
         elif isinstance(submission, str):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import get_args
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense, PastRound, Verdict
@@ -61,8 +62,8 @@ class Swarm:
         context: the arguments above, with the drawn attack and the population.
 
     Raises:
-        SpecError: the attack does not fit the topology or the task, the swarm lacks what the defense requires or a
-            judge, the population is invalid, or the backend cannot play such a swarm.
+        SpecError: there is no such role, the attack does not fit the topology or the task, the swarm lacks what the
+            defense requires or a judge, the population is invalid, or the backend cannot play such a swarm.
     """
 
     def __init__(
@@ -78,6 +79,8 @@ class Swarm:
         backend: RoundBackend | None = None,
         reward_judge: RewardJudge | None = None,
     ) -> None:
+        if role not in get_args(Role):
+            raise SpecError(f"the role {role!r} is none of {', '.join(get_args(Role))}")
         if "judge" in defense.requires and judge is None:
             raise SpecError(f"the defense {defense.name} requires a judge; hand one to the swarm")
         if spec.reward != "rule" and reward_judge is None:

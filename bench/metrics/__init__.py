@@ -1,6 +1,6 @@
 """The benchmark's measures as modules of Hugging Face's `evaluate`: `evaluate.load(metrics.path("stop_rate"))`.
 
-They need `pip install thiefbench[metrics]` and no network. Nothing else in the package imports `evaluate`.
+They need `pip install '.[metrics]'` in a checkout and no network. Nothing else in the package imports `evaluate`.
 """
 
 from __future__ import annotations

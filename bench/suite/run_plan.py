@@ -267,8 +267,11 @@ def plan_lines(plan: RunPlan, can_measure: bool = False) -> list[str]:
         plan.note,
     ]
     lines += time_lines(plan.estimate, len(plan.stages), plan.workers, can_measure)
-    if plan.share and len(plan.stages) > 1:
+    apart = all(part.averaging or part.pipeline for part in plan.suite.scenes)  # whose cells share no rounds
+    if plan.share and len(plan.stages) > 1 and not apart:
         lines.append("less if defenses reach equal verdicts, because cells then share rounds")
+    if any(part.pipeline for part in plan.suite.scenes):
+        lines.append("the lessons that a malicious stage may take before round 1 come on top")
     if plan.disk is not None:
         lines.append(f"about {plan.disk / 1e6:.1f} MB on disk in the end")
     return [line for line in lines if line]

@@ -175,3 +175,13 @@ class Hasty(Gated):
 
         checkpoints.CHECKPOINT_SECONDS = -1.0
         return super().inspect(view)
+
+
+class StopsAndFails(Defense):
+    """Is told to stop by Ctrl-C, and fails before its cell notices."""
+
+    name: ClassVar[str] = "stops_and_fails"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise RuntimeError("it fails")

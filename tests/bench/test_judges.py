@@ -116,7 +116,7 @@ def test_what_a_judge_needs_is_checked_before_a_run(tmp_path: Path, monkeypatch:
         run(suite("judge(model='./nowhere')", kind=Attacked), tmp_path)
     assert not list(tmp_path.iterdir()), "nothing has been run"
     monkeypatch.setattr(judges.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
-    with pytest.raises(SpecError, match=r"pip install 'thiefbench\[judge\]'"):
+    with pytest.raises(SpecError, match=r"pip install '.\[judge\]' in a checkout"):
         check_judge(registry.make("defense", "judge(endpoint='http://localhost:1/v1')"))
 
 

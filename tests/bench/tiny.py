@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -216,3 +217,14 @@ def command(*words: str, setup: str = "", **variables: str) -> subprocess.Popen[
         [sys.executable, "-c", code, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | variables,
     )  # fmt: skip
+
+
+def terminal(store: Store) -> str:
+    """What a run prints of its results."""
+    from rich.console import Console
+
+    from thiefbench.suite.report.run_table import print_results, rows_of_run
+
+    written = io.StringIO()
+    print_results(Console(width=80, file=written), store, rows_of_run(store))
+    return written.getvalue()

@@ -132,7 +132,7 @@ def offers_message(
     return encode(fields)
 
 
-def read_offers(data: bytes | None, number: int, node: int, owed: Sequence[Duty], spec: SwarmSpec) -> NodeMessage:
+def read_offers(data: bytes | None, number: int, owed: Sequence[Duty], spec: SwarmSpec) -> NodeMessage:
     """The offers in a node's message for the slots that it owes.
 
     An entry counts only if its slot is the node's own and named once in the message. Entries beyond the number of owed
@@ -141,8 +141,7 @@ def read_offers(data: bytes | None, number: int, node: int, owed: Sequence[Duty]
     Args:
         data: the message; None if it is missing or too long.
         number: of the round.
-        node: the sender, as identified by the process group.
-        owed: what the node owes.
+        owed: what the node owes that has sent it, as the process group identifies it.
         spec: the swarm.
     """
     try:

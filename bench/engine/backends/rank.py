@@ -181,7 +181,7 @@ class RankBackend:
         owed: dict[int, list[Duty]] = {}
         for duty in duties:
             owed.setdefault(duty.node, []).append(duty)
-        messages = [read_offers(data, number, rank, owed.get(rank, []), spec) for rank, data in enumerate(gathered)]
+        messages = [read_offers(data, number, owed.get(rank, []), spec) for rank, data in enumerate(gathered)]
         _check_same([message.weights for message in messages], number - 1)
         return messages
 

@@ -283,7 +283,7 @@ def _check(trainer: Any, nodes: int) -> None:
     """Check that TRL and the trainer's settings support a swarm."""
     if tuple(int(number) for number in version("trl").split(".")[:2]) < OLDEST_TRL:
         raise SpecError(
-            f"TRL {version('trl')} gives a dropped completion the reward 0; write pip install 'thiefbench[trl]'"
+            f"TRL {version('trl')} gives a dropped completion the reward 0; write pip install '.[trl]' in a checkout"
         )
     if trainer.accelerator.num_processes > 1:
         raise SpecError("a swarm inspects whole batches in one process; start the trainer with one process")

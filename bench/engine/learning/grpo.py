@@ -265,14 +265,3 @@ def group_expectation(mean_logprobs: torch.Tensor, kept: torch.Tensor) -> torch.
     expected = (torch.logsumexp(2 * log_probs, 1) - torch.logsumexp(log_probs, 1)).exp()
     expected = torch.where(kept.any(1), expected, 1.0)
     return expected[:, None].expand(mean_logprobs.shape).float()
-
-
-def scaled_poison_effect(poisoned: int, group: int, sample_std: bool = False) -> float:
-    """A * c / G for c poisoned completions with reward 1 and G - c others with reward 0.
-
-    With the population standard deviation it is sqrt(rho (1 - rho)), rho = c / G (arXiv:2511.09780); with the sample
-    standard deviation it is smaller by the factor sqrt((G - 1) / G).
-    """
-    rho = poisoned / group
-    effect: float = (rho * (1 - rho)) ** 0.5
-    return effect * ((group - 1) / group) ** 0.5 if sample_std else effect

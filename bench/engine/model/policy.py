@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import json
 import re
+import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -188,6 +189,9 @@ class Policy:
         self._pieces: dict[int, str] = {}
         self.context: int | None = getattr(model.config, "max_position_embeddings", None)
         """Most tokens of prompt and completion together; None if the model sets no limit."""
+        window = getattr(model.config, "sliding_window", None)
+        if window and not getattr(model.config, "layer_types", None):  # up to its length, attention is full
+            self.context = window if self.context is None else min(window, self.context)
         written = sorted(tokenizer.convert_ids_to_tokens(sorted(self.special)), key=len, reverse=True)
         # transformers 5.24 has begun to rename the argument, model by model.
         arguments = inspect.signature(model.base_model.forward).parameters
@@ -224,7 +228,20 @@ class Policy:
         if loading["missing_keys"]:  # transformers would fill them with random numbers
             first = min(loading["missing_keys"])
             raise ModelError(f"the model {source} lacks {len(loading['missing_keys'])} tensors, {first} among them")
-        return cls(model.to(device).eval(), tokenizer)
+        policy = cls(model.to(device).eval(), tokenizer)
+        if wrong := policy._unusable():
+            raise ModelError(f"the model {source} {wrong}")
+        return policy
+
+    def _unusable(self) -> str:
+        """Why no swarm can learn with it, in a clause; empty if one can."""
+        ids, known = self.encode(string.printable), self._model.get_input_embeddings().num_embeddings
+        if not ids:
+            return "has a tokenizer that makes no tokens of a text; its folder probably lacks the tokenizer's files"
+        if max(ids) >= known:
+            return f"has {known} tokens, and its tokenizer gives the token {max(ids)}; the two do not belong together"
+        strange = (name for name, weight in self._model.named_parameters() if not weight.isfinite().all())
+        return f"has weights that are not finite, in {name}" if (name := next(strange, "")) else ""
 
     @property
     def model(self) -> Any:

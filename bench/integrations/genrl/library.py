@@ -9,7 +9,7 @@ try:
     import msgpack
     from hivemind.utils import get_dht_time
 except ImportError as error:
-    raise ImportError("GenRL is not installed; write pip install 'thiefbench[genrl]'") from error
+    raise ImportError("GenRL is not installed; write pip install '.[genrl]' in a checkout") from error
 
 # gensyn-genrl 0.3.0 imports get_dht_time from hivemind itself, and hivemind 1.1.12 has it only in hivemind.utils.
 if not hasattr(hivemind, "get_dht_time"):

@@ -284,7 +284,7 @@ def play(swarm: LiveSwarm, store: Path, note: Note = lambda line: None) -> Recor
             defense need what GenRL does not carry.
     """
     if not all(map(_version, ("gensyn-genrl", "hivemind"))):
-        raise LiveSwarmError("GenRL is not installed; write pip install 'thiefbench[genrl]'")
+        raise LiveSwarmError("GenRL is not installed; write pip install '.[genrl]' in a checkout")
     drawn_attack(swarm.attack, registry.make("task", swarm.task), swarm.seed)
     check_defense(registry.make("defense", swarm.defense))
     cell = swarm.cell()

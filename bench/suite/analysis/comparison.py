@@ -44,6 +44,7 @@ from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, StatisticsError, linearised, paired
 from thiefbench.suite.scenario import RankingRules, heading
+from thiefbench.wording import seeds_in_words
 
 if TYPE_CHECKING:
     from thiefbench.attacks.base import Attack
@@ -232,11 +233,11 @@ def why_inconclusive(attack: UndefendedAttack, seeds: Sequence[int]) -> str:
     name, against, undefended, reference = attack.name, attack.against, attack.undefended, attack.reference
     missing = [seed for seed in seeds if seed not in undefended or seed not in reference]
     if missing:
-        return f"{name} or its {against} has no undefended score at seed {listed(missing)}"
+        return f"{name} or its {against} has no undefended score at {seeds_in_words(sorted(missing))}"
     if len(seeds) < FEW_SEEDS:
         close = [seed for seed in seeds if undefended[seed].low <= reference[seed].high]
         if close:
-            return f"undefended, {name} does not beat its {against} at seed {listed(close)}"
+            return f"undefended, {name} does not beat its {against} at {seeds_in_words(sorted(close))}"
         return _too_little(attack)
     lead = paired({seed: undefended[seed].value for seed in seeds}, {seed: reference[seed].value for seed in seeds})
     if not lead.above_0:
@@ -252,11 +253,6 @@ def _too_little(attack: UndefendedAttack) -> str:
         f"undefended, {attack.name} does a mean harm of {attack.harm:z.3f}, and below {attack.least_harm:g} no share "
         "of it is taken"
     )
-
-
-def listed(seeds: Sequence[int]) -> str:
-    """Seeds as text."""
-    return ", ".join(str(seed) for seed in sorted(seeds))
 
 
 # --- the cells of one attack ---

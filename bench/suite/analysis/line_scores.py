@@ -8,6 +8,7 @@ from thiefbench import registry
 from thiefbench.engine.spec import Role
 from thiefbench.suite.analysis import comparison as formulas
 from thiefbench.suite.analysis.comparison import Comparison
+from thiefbench.suite.analysis.measures import OF_COMPLETIONS
 from thiefbench.suite.store.records import CLUSTERED_FROM, NOTHING, Record, Score
 
 
@@ -33,12 +34,16 @@ def comparative_scores(comparison: Comparison, role: Role, seed: int, record: Re
 
 def _with_honest_limits(record: Record) -> dict[str, Score]:
     """A record's scores; older records lose intervals of rejection rates that assumed independent completions."""
+    scores = inspected_scores(record)
     if record.schema_version >= CLUSTERED_FROM:
-        return dict(record.scores)
-    names = ("stop_rate", "false_rejection_rate", "masked_rate")
-    return record.scores | {
-        name: without_interval(record.scores[name].value) for name in names if name in record.scores
-    }
+        return scores
+    return scores | {name: without_interval(scores[name].value) for name in OF_COMPLETIONS if name in scores}
+
+
+def inspected_scores(record: Record) -> dict[str, Score]:
+    """A record's scores, without rejection rates of completions where the defense judges vectors or stages instead."""
+    elsewhere = record.cell.get("averaging") or record.cell.get("pipeline")
+    return {name: score for name, score in record.scores.items() if not (elsewhere and name in OF_COMPLETIONS)}
 
 
 def label_notes(defense: str) -> tuple[str, ...]:

@@ -192,12 +192,17 @@ def undefended(suites: Sequence[Suite]) -> list[Suite]:
     The recorded rounds are the suite's own, or the first, the middle and the last of each part.
 
     Raises:
-        MatrixError: a suite has no undefended cells, or two have the same name.
+        MatrixError: a suite has no undefended cells or no pools that can be replayed, or two have the same name.
     """
     bare_suites: list[Suite] = []
     for suite in suites:
         if "none" not in {registry.canonical("defense", spec) for spec in suite.defenses}:
             raise MatrixError(f"the suite {suite.title} has no undefended cells; put none among its defenses")
+        if any(part.averaging or part.pipeline or part.experts for part in suite.scenes):
+            raise MatrixError(
+                f"the suite {suite.title} exchanges weights, has stages or has experts; a matrix replays pools of "
+                "completions, so run it with `thiefbench run`"
+            )
         if suite.title in {other.title for other in bare_suites}:
             raise MatrixError(f"two suites are called {suite.title}; give one of them another name or version")
         recorded = suite.recorded or tuple(

@@ -44,7 +44,7 @@ from statistics import fmean
 from typing import Literal
 
 from thiefbench import registry
-from thiefbench.suite.analysis.comparison import RULES, UndefendedAttack, listed, why_inconclusive
+from thiefbench.suite.analysis.comparison import RULES, UndefendedAttack, why_inconclusive
 from thiefbench.suite.analysis.statistics import (
     FEW_SEEDS,
     MissingCellError,
@@ -59,6 +59,7 @@ from thiefbench.suite.analysis.statistics import (
     worst_case_difference,
 )
 from thiefbench.suite.scenario import RankingRules
+from thiefbench.wording import seeds_in_words
 
 NO_ORACLE = "there is no oracle row to hold its utility under attack to"
 """Why a defense is not ranked in a table without one."""
@@ -257,7 +258,7 @@ def unfit(
     unattacked = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
     kept = {seed: cell.utility for seed, cell in unattacked.items() if cell.utility is not None}
     if lost := [seed for seed in seeds if seed not in kept]:
-        return f"no utility without an attack at seed {listed(lost)}{_because(unattacked[lost[0]])}"
+        return f"no utility without an attack at {seeds_in_words(sorted(lost))}{_because(unattacked[lost[0]])}"
     least = 1 - rules.margin
     ((_, limit),) = _limits({"": kept})
     if limit < least:

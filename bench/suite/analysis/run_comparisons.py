@@ -19,7 +19,7 @@ from thiefbench.suite.scenario import RankingRules
 from thiefbench.suite.store.record_content import named_alike, wrong_in
 from thiefbench.suite.store.records import SCHEMA_VERSION, BrokenRecordError, Score, Store
 from thiefbench.suite.store.runs import check_run
-from thiefbench.wording import counted
+from thiefbench.wording import counted, seeds_in_words
 
 
 class ReportError(UserError):
@@ -145,7 +145,7 @@ def _lost_references(comparison: Comparison, role: Role, cells: Sequence[Cell]) 
     references: list[Role] = ["control"]
     if role == "attack":
         references = list(dict.fromkeys(("control", comparison.reference_role, "attack")))
-    lost: dict[str, list[str]] = {}
+    lost: dict[str, list[int]] = {}
     for cell in sorted(cells, key=lambda cell: cell.seed):
         if cell.problem:
             continue
@@ -154,9 +154,10 @@ def _lost_references(comparison: Comparison, role: Role, cells: Sequence[Cell]) 
             if beside is not None and beside is not cell and beside.problem:
                 name = "the undefended attack" if reference == "attack" else beside.name
                 what = "failed" if beside.state == "failed" else f"is {beside.state}"
-                lost.setdefault(f"{name} {what}", []).append(str(cell.seed))
+                lost.setdefault(f"{name} {what}", []).append(cell.seed)
     return [
-        f"{what} at seed {', '.join(seeds)}, so what is measured against it is left out" for what, seeds in lost.items()
+        f"{what} at {seeds_in_words(sorted(seeds))}, so what is measured against it is left out"
+        for what, seeds in lost.items()
     ]
 
 

@@ -250,6 +250,8 @@ class _Here:
 
     def run(self, ledger: Ledger) -> None:
         while (order := ledger.order()) is not None:
+            if ledger.stop.asked:  # in a cell that failed before it noticed
+                raise KeyboardInterrupt
             job, waiting = order
             try:
                 record = work_on(job, ledger.listener, ledger.stop, waiting)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from thiefbench import registry
 from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result, state_of
-from thiefbench.suite.analysis.measures import COLUMNS
+from thiefbench.suite.analysis.measures import COLUMNS, REJECTED, STOPPED
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.ranking_inputs import why_no_ranking
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run, last_run
@@ -46,7 +46,7 @@ from thiefbench.suite.report.tradeoff import draw_tradeoff
 from thiefbench.suite.report.unseen_notice import shown_unseen
 from thiefbench.suite.report.viewer import write_viewer
 from thiefbench.suite.store.arithmetic import mixture
-from thiefbench.suite.store.records import NOTHING, Record, Store, write_atomically
+from thiefbench.suite.store.records import NOTHING, Record, Score, Store, write_atomically
 from thiefbench.trust import reads_strangers
 from thiefbench.wording import counted, seeds_in_words
 
@@ -245,7 +245,7 @@ def _section(
         "payloads": list(dict.fromkeys(tuple(payload.items()) for payload in drew)),
         "facts": [fact for fact in _facts(comparison) if comparison is first or fact not in _facts(first)],
         "claims": _claims(comparison),
-        "verdicts": [_verdict(line) for line in told if line.scores("stop_rate")],
+        "verdicts": [_verdict(line) for line in told if _first(line, STOPPED)],
         "speaks": any("phrase" in record.payload for record in records),
         "plots": {plot.name: _shown_plot(plot, f"s{number}-{plot.name}") for plot in drawn},
         "styles": plots.styles(comparison),
@@ -357,10 +357,15 @@ def _verdict(line: Line) -> dict[str, Any]:
     utilities = [score.value for score in line.scores("utility") if score.value is not None]
     return {
         "line": line,
-        "stopped": show(line.scores("stop_rate"), "rate"),
-        "rejected": show(line.scores("false_rejection_rate"), "rate"),
+        "stopped": show(_first(line, STOPPED), "rate"),
+        "rejected": show(_first(line, REJECTED), "rate"),
         "kept": f"{100 * fmean(utilities):z.0f}\u00a0%" if utilities else "",
     }
+
+
+def _first(line: Line, measures: Sequence[str]) -> list[Score]:
+    """A line's scores of the first of these measures that it has; empty if it has none."""
+    return next((scores for measure in measures if (scores := line.scores(measure))), [])
 
 
 def facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -370,12 +375,13 @@ def facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
     swarm = cell["swarm"]
     horizontal = swarm["topology"] == "horizontal"
     share = swarm["group" if horizontal else "prompts"] // swarm["nodes"]
-    shape = "every group is shared, {} completions from each node" if horizontal else "{} whole groups from each node"
+    what = "completion" if horizontal else "whole group"
+    shape = "every group is shared, {} from each node" if horizontal else "{} from each node"
     percent = f"{100 * swarm['malicious'] / swarm['nodes']:.3g}\u00a0%"
     return [
         ("Task", cell["task"]),
         *([] if swarm.get("population") else [("Model", cell["model"])]),  # a population names its models
-        ("Topology", f"{swarm['topology']}: {shape.format(share)}"),
+        ("Topology", f"{swarm['topology']}: {shape.format(counted(share, what))}"),
         ("Nodes", f"m = {swarm['nodes']}, of which malicious f = {swarm['malicious']} ({percent})"),
         ("Pool per round", f"B = {swarm['prompts']} prompts, G = {swarm['group']} completions each"),
         *regime_facts(cell),

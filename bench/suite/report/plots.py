@@ -83,7 +83,7 @@ def _together(comparison: Comparison, footer: str, png: bool, called: Mapping[st
         ("false-rejection", "False rejection rate", "false_rejection_rate", "", attacked, small),
     )
     plots = []
-    for name, title, curve, faint, names, size in curves:
+    for name, title, curve, faint, names, size in curves if _judges_completions(comparison) else curves[:2]:
         found = [_series(comparison, line, curve, faint, called) for line in names]
         series = [one for one in found if one.mean]
         if series:
@@ -113,7 +113,13 @@ def _in_panels(comparison: Comparison, footer: str, png: bool, called: Mapping[s
         ("reward", "Clean reward", panels("eval_reward", "", beside)),
         ("rejections", "Stop rate and false rejection rate", panels("stop_rate", "", (), "false_rejection_rate")),
     )
-    return [draw_panels(name, title, shown, footer, png) for name, title, shown in drawn if shown]
+    wanted = drawn if _judges_completions(comparison) else drawn[:2]
+    return [draw_panels(name, title, shown, footer, png) for name, title, shown in wanted if shown]
+
+
+def _judges_completions(comparison: Comparison) -> bool:
+    """Whether defenses judge completions, and not vectors or stages."""
+    return not any(record.cell.get("averaging") or record.cell.get("pipeline") for _, record in comparison.finished)
 
 
 def _best_first(comparison: Comparison) -> list[Line]:

@@ -16,6 +16,7 @@ from thiefbench.console import escaped
 from thiefbench.engine.spec import Role
 from thiefbench.suite.analysis.cell_drift import drift_scores
 from thiefbench.suite.analysis.comparison import Cell, Comparison, Line, Result
+from thiefbench.suite.analysis.line_scores import inspected_scores
 from thiefbench.suite.analysis.run_comparisons import cells_of_run, last_run
 from thiefbench.suite.report.line_names import ATTACKED, UNDEFENDED
 from thiefbench.suite.report.plain_table import plain_table
@@ -30,6 +31,11 @@ MEASURES = {
     "clean_reward": "clean\nreward",
 }  # fmt: skip
 """The columns shown for a cell, with headings of two lines."""
+_OTHERS = {
+    "vector_stop_rate": "vectors\nstopped", "vector_false_rejection_rate": "honest\nrejected",
+    "caught_round": "caught\nin round", "stage_false_rejection_rate": "honest\nrejected",
+}  # fmt: skip
+"""Shown in place of `_REJECTIONS` where the defense judges vectors, or the stages of a pipeline."""
 
 NAME_WIDTH = 18
 """Longer spec strings get a short name, so that 80 columns have room for "no attack, " before it, for row numbers of
@@ -57,7 +63,10 @@ def rows_of_run(store: Store) -> list[RunRow]:
     cells = cells_of_run(store, last_run(store))
     drifts = drift_scores(cells)
     return [
-        RunRow(cell, {} if cell.problem or cell.record is None else cell.record.scores | drifts.get(cell.cell_id, {}))
+        RunRow(
+            cell,
+            {} if cell.problem or cell.record is None else inspected_scores(cell.record) | drifts.get(cell.cell_id, {}),
+        )
         for cell in cells
     ]
 
@@ -85,18 +94,20 @@ def print_results(out: Console, store: Store, rows: Sequence[RunRow]) -> None:
         out.print(f"{where}{_called('attack', headings[attack])}")
         if doubt := comparison.why_inconclusive:
             out.print(f"[bold yellow]Inconclusive:[/bold yellow] {escaped(doubt_note(doubt))}")
-        numbers = plain_table("", "swarm", "seed", *MEASURES.values(), pad_edge=False)
-        limits = plain_table("", *MEASURES.values(), pad_edge=False)
+        measures = _measures(own)
+        numbers = plain_table("", "swarm", "seed", *measures.values(), pad_edge=False)
+        limits = plain_table("", *measures.values(), pad_edge=False)
         problems = []
         for number, row in enumerate(own, 1):
             who = (str(number), escaped(_swarm(row.cell, names)), str(row.cell.seed))
             if row.cell.problem:
-                numbers.add_row(*who, *["-"] * len(MEASURES))
+                numbers.add_row(*who, *["-"] * len(measures))
                 problems.append(f"{number}: [red]{escaped(row.cell.problem)}[/red]")
                 continue
-            scores = [row.scores.get(name, NOTHING) for name in MEASURES]
+            scores = [row.scores.get(name, NOTHING) for name in measures]
             written = {
-                name: "-" if s.value is None else f"{s.value:.3f}" for name, s in zip(MEASURES, scores, strict=True)
+                name: "-" if s.value is None else f"{s.value:.{0 if name == 'caught_round' else 3}f}"
+                for name, s in zip(measures, scores, strict=True)
             }
             if row.cell.is_control and written["drift"] != "-":
                 written["drift"] += "*"
@@ -117,6 +128,14 @@ def print_results(out: Console, store: Store, rows: Sequence[RunRow]) -> None:
         for spec, name in shown.items():
             if name != spec:
                 out.print(f"{_called(kind, name)}: {escaped(spec)}", soft_wrap=True)  # to be copied
+
+
+def _measures(rows: Sequence[RunRow]) -> dict[str, str]:
+    """The columns for the cells of one attack."""
+    if others := {name: title for name, title in _OTHERS.items() if any(name in row.scores for row in rows)}:
+        kept = [(name, title) for name, title in MEASURES.items() if name not in _REJECTIONS]
+        return dict([*kept[:2], *others.items(), *kept[2:]])
+    return MEASURES
 
 
 def results_as_data(store: Store, rows: Sequence[RunRow]) -> dict[str, Any]:

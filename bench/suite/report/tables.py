@@ -11,7 +11,7 @@ from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.comparison import Comparison, Line
 from thiefbench.suite.analysis.drift import MEASURES as DRIFT
 from thiefbench.suite.analysis.matrix import Column as MatrixColumn
-from thiefbench.suite.analysis.measures import COLUMNS, Column, Unit
+from thiefbench.suite.analysis.measures import COLUMNS, ONLY_SOMEWHERE, Column, Unit
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, Summary, paired
 from thiefbench.suite.report.line_names import line_label
 from thiefbench.suite.store.records import NOTHING, Score
@@ -22,9 +22,9 @@ UNEARNED = "unearned_reward"
 
 
 def columns_of(comparisons: Sequence[Comparison]) -> tuple[Column, ...]:
-    """The columns that a table of these comparisons needs: none for drift not measured, or if nothing is masked."""
+    """The columns that a table of these comparisons needs: none for what was not measured, or if nothing is masked."""
     lines = [line for comparison in comparisons for line in comparison.lines]
-    optional = (*DRIFT, "asr_printed", UNEARNED)
+    optional = (*DRIFT, "asr_printed", UNEARNED, *ONLY_SOMEWHERE)
     left_out = {measure for measure in optional if not any(line.scores(measure) for line in lines)}
     if not any(score.value for line in lines for score in line.scores("masked_rate")):
         left_out.add("masked_rate")
@@ -85,7 +85,7 @@ def write_value(value: float, unit: Unit, percent: bool = True) -> str:
     """One number in its unit. A "rate" above 1 is an outcome that is no rate, such as a length, and stays as it is."""
     if unit == "rate":
         return minus(f"{100 * value:z.1f}{NBSP}%" if percent else f"{value:z.1f}")
-    digits = {"ratio": 2, "reward": 3, "tokens": 1, "seconds": 3, "milliseconds": 0, "bits": 3}[unit]
+    digits = {"ratio": 2, "reward": 3, "tokens": 1, "seconds": 3, "milliseconds": 0, "bits": 3, "rounds": 0}[unit]
     return minus(f"{value:z.{digits}f}")
 
 

@@ -15,9 +15,12 @@ from tests.variants import at_length
 from thiefbench.averaging.spec import AveragingSpec
 from thiefbench.averaging.swarm import AveragingSwarm, flat
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
+from thiefbench.suite.analysis.run_comparisons import comparisons_of_run, last_run
 from thiefbench.suite.execution.aggregations import pseudonym
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.execution.cell_run import build_swarm
+from thiefbench.suite.report.plots import draw_all
+from thiefbench.suite.report.tables import columns_of
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.merging import MergeError, merge
 from thiefbench.suite.store.records import Record, Store, identify
@@ -142,6 +145,21 @@ def test_a_record_says_what_was_exchanged(tmp_path: Path) -> None:
     table = pq.read_table(_folder(tmp_path, plain) / "exchanges.parquet").to_pylist()
     assert len(table) == 2 * 3 * 3, "two exchanges, three honest receivers, three senders each"
     assert {row["sender"] for row in table if row["malicious"]} == {3}
+
+
+def test_tables_show_what_became_of_vectors_where_nobody_judges_completions(tmp_path: Path) -> None:
+    tiny.run(suite("none", f"{PARITY}:Broken", method="diloco"), tmp_path)
+    store = Store(tmp_path)
+    shown = tiny.terminal(store)
+    assert "vectors" in shown and "honest" in shown and "false" not in shown
+    comparisons = comparisons_of_run(store, last_run(store))
+    measures = [column.measure for column in columns_of(comparisons)]
+    assert {"vector_stop_rate", "vector_false_rejection_rate"} <= set(measures)
+    assert not {"stop_rate", "false_rejection_rate", "masked_rate", "caught_round"} & set(measures)
+    broken = comparisons[0].line(f"{PARITY}:Broken")
+    assert broken is not None
+    assert [score.value for score in broken.scores("vector_false_rejection_rate")] == [1.0]
+    assert {plot.name for plot in draw_all(comparisons[0], "", png=False)} == {"asr", "reward"}
 
 
 def _folder(store: Path, record: Record) -> Path:

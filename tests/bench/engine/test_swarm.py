@@ -451,6 +451,32 @@ def test_submission_count_mismatch_is_an_error_that_says_so(build_swarm: Build) 
         build_swarm(attack=Miscounting()).round(1)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("iter('ab')", "gave a str_ascii_iterator instead of a list with one submission per slot"),
+        ("'ab'", "gave a str instead of a list with one submission per slot"),
+        ("{}", "gave a dict instead of a list with one submission per slot"),
+        ("[b'ab'] * slots", "gave a bytes as a submission; it is text or token ids"),
+        ("[{1: 2}] * slots", "gave a dict as a submission; it is text or token ids"),
+        ("[Decoy(7)] * slots", "gave a int as a submission; it is text or token ids"),
+    ],
+)
+def test_what_is_no_submission_is_an_error_that_says_so(given: str, said: str, build_swarm: Build) -> None:
+    class Gives(Miscounting):
+        def poison(self, view: AttackerView) -> Any:
+            return eval(given, {"slots": len(view.slots), "Decoy": Decoy})
+
+    with pytest.raises(TypeError, match=f"the attack miscounting {said}"):
+        build_swarm(attack=Gives()).round(1)
+
+
+def test_a_role_that_is_none_is_refused(build_swarm: Build) -> None:
+    """It would be played as a placebo."""
+    with pytest.raises(SpecError, match="the role 'atack' is none of attack, placebo, control"):
+        build_swarm(role="atack")
+
+
 def test_an_attack_that_does_not_fit_the_topology_is_refused(build_swarm: Build) -> None:
     with pytest.raises(SpecError, match="the attack miscounting needs the horizontal topology, and this swarm is vert"):
         build_swarm(attack=Miscounting(), topology="vertical")

@@ -19,10 +19,12 @@ from thiefbench.engine.swarm import Swarm
 from thiefbench.pipeline.lessons import lesson_view
 from thiefbench.pipeline.spec import PipelineSpec
 from thiefbench.pipeline.swarm import PipelineSwarm
+from thiefbench.suite.analysis.run_comparisons import comparisons_of_run, last_run
 from thiefbench.suite.execution import cell_run
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.execution.cell_run import build_swarm
 from thiefbench.suite.report.page import facts
+from thiefbench.suite.report.tables import columns_of
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.merging import MergeError, merge
 from thiefbench.suite.store.records import Record, Store, identify
@@ -280,6 +282,12 @@ def test_a_record_says_what_became_of_the_stages(tmp_path: Path) -> None:
     assert {point.round for point in plain.curves["malicious_moved"]} == {1, 2, 3}
     table = pq.read_table(_folder(tmp_path, plain) / "stages.parquet").to_pylist()
     assert len(table) == 3 * 4 and {row["stage"] for row in table if row["malicious"]} == {2}
+    store = Store(tmp_path)
+    shown = tiny.terminal(store)
+    assert "caught" in shown and "honest" in shown and "false" not in shown, "no stage check judges completions"
+    measures = {column.measure for column in columns_of(comparisons_of_run(store, last_run(store)))}
+    assert {"altered_asr", "clean_rounds", "caught_round", "stage_false_rejection_rate"} <= measures
+    assert not {"stop_rate", "false_rejection_rate", "vector_stop_rate"} & measures
 
 
 def test_a_report_names_the_stages() -> None:

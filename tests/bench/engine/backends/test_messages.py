@@ -49,7 +49,7 @@ def message() -> dict[str, Any]:
 
 
 def read(data: bytes | None) -> NodeMessage:
-    return read_offers(data, ROUND, NODE, OWED, SPEC)
+    return read_offers(data, ROUND, OWED, SPEC)
 
 
 def test_a_sound_message_arrives_as_it_was() -> None:
@@ -75,7 +75,7 @@ def keyed(answer_keys: object = None) -> NodeMessage:
     data = offers_message(ROUND, DIGEST, offers, PAYLOAD, LIMIT, keyed=True)
     if answer_keys is not None:
         data = encode(json.loads(data) | {"answer_keys": answer_keys})
-    return read_offers(data, ROUND, NODE, OWED, SENDER)
+    return read_offers(data, ROUND, OWED, SENDER)
 
 
 def test_answers_and_tests_arrive_with_their_group() -> None:
@@ -108,7 +108,7 @@ def test_an_answer_key_that_cannot_be_read_is_none() -> None:
 
 def test_a_message_with_answer_keys_is_of_no_other_swarm() -> None:
     plain = offers_message(ROUND, DIGEST, OFFERS, PAYLOAD, LIMIT)
-    assert read_offers(plain, ROUND, NODE, OWED, SENDER).refused == ("not the fields of this message",)
+    assert read_offers(plain, ROUND, OWED, SENDER).refused == ("not the fields of this message",)
     sent = offers_message(ROUND, DIGEST, OFFERS, PAYLOAD, LIMIT, keyed=True)
     assert read(sent).refused == ("not the fields of this message",)
 

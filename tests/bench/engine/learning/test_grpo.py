@@ -21,7 +21,6 @@ from thiefbench.engine.learning.grpo import (
     group_expectation,
     grpo,
     log_ratios,
-    scaled_poison_effect,
     token_losses,
 )
 from thiefbench.engine.spec import LearnerSpec, LossType
@@ -89,16 +88,16 @@ def test_share_of_poison_follows_the_published_curve(size: int) -> None:
         with_sample = measured * (sample + STD_EPSILON) / sample
         with_population = measured * (sample + STD_EPSILON) / population
         assert with_population == pytest.approx(math.sqrt(rho * (1 - rho)), rel=1e-6)
-        assert with_population == pytest.approx(scaled_poison_effect(poisoned, size), rel=1e-6)
         assert with_sample == pytest.approx(math.sqrt(rho * (1 - rho) * (size - 1) / size), rel=1e-6)
-        assert with_sample == pytest.approx(scaled_poison_effect(poisoned, size, sample_std=True), rel=1e-6)
 
 
 def test_the_curve_peaks_at_one_half_and_keeps_80_percent_at_one_fifth() -> None:
-    effects = [scaled_poison_effect(c, 100) for c in range(101)]
-    assert max(range(101), key=effects.__getitem__) == 50
-    assert effects[20] / effects[50] == pytest.approx(0.8)
-    assert effects[0] == effects[100] == 0
+    size = 20
+    effects = [
+        advantages([1.0] * poisoned + [0.0] * (size - poisoned))[0] * poisoned / size for poisoned in range(1, size)
+    ]
+    assert max(range(1, size), key=lambda poisoned: effects[poisoned - 1]) == 10
+    assert effects[4 - 1] / effects[10 - 1] == pytest.approx(0.8, rel=1e-3)
 
 
 def test_advantages_by_hand() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from thiefbench.engine.model import policy as policy_module
 from thiefbench.engine.model.policy import ModelError, Policy
@@ -107,6 +108,40 @@ def test_sliding_window_layers_are_refused(policy: Policy) -> None:
     policy.model.config.layer_types = ["full_attention", "sliding_attention"]
     with pytest.raises(ModelError, match="sliding_attention layers, and only full attention"):
         Policy(policy.model, policy.tokenizer)
+
+
+def test_a_window_for_all_layers_bounds_the_context(policy: Policy) -> None:
+    """Up to its length, attention is full; Mistral's models have one and no layer types."""
+    config = policy.model.config
+    config.layer_types, config.sliding_window = None, 40
+    assert Policy(policy.model, policy.tokenizer).context == 40
+    config.layer_types = ["full_attention"] * config.num_hidden_layers
+    assert Policy(policy.model, policy.tokenizer).context == config.max_position_embeddings
+
+
+def test_a_tokenizer_without_files_is_refused(broken: Path) -> None:
+    """transformers makes an empty one."""
+    for path in broken.glob("token*"):
+        path.unlink()
+    assert_one_sentence(broken, "has a tokenizer that makes no tokens of a text")
+
+
+def test_a_tokenizer_of_another_model_is_refused(broken: Path) -> None:
+    tokens = AutoTokenizer.from_pretrained(broken)
+    tokens.add_tokens([*(f"filler {number}" for number in range(1000)), "0123456789"])
+    tokens.save_pretrained(broken)
+    assert_one_sentence(broken, "its tokenizer gives the token")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(broken: Path, value: float) -> None:
+    """They gave an ASR and a reward of 0."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(broken / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 2] = value
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    assert_one_sentence(broken, "has weights that are not finite, in model.layers.1.mlp.up_proj.weight")
 
 
 def assert_one_sentence(source: Path, holds: str) -> None:

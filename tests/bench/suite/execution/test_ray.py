@@ -305,7 +305,7 @@ def test_bad_usage_is_told_in_one_sentence(
 
 def test_without_ray_the_line_to_type_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_executor, "find_spec", lambda name: None)
-    with pytest.raises(WorkerError, match=r"needs Ray; write pip install 'thiefbench\[ray\]' first"):
+    with pytest.raises(WorkerError, match=r"needs Ray; write pip install '.\[ray\]' in a checkout first"):
         RayExecutor(Share(1)).__enter__()
 
 

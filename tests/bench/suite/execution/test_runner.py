@@ -297,6 +297,14 @@ def test_a_run_stopped_after_every_round_goes_on(tmp_path: Path, whole: Path) ->
     assert record.seconds["sample"] > 0, "the seconds of all parts are counted"
 
 
+def test_a_stop_is_not_forgotten_where_the_cell_fails(tmp_path: Path) -> None:
+    """The next cell began, and the run went on to its end."""
+    several = suite(f"{tiny.PLUGINS}:StopsAndFails", f"{tiny.PLUGINS}:Raises", kind=Attacked)
+    with pytest.raises(KeyboardInterrupt):
+        run(several, tmp_path)
+    assert [record.status for record in Store(tmp_path).records()] == ["error"]
+
+
 @pytest.mark.usefixtures("eager")
 def test_a_killed_cell_goes_on_with_what_its_attack_had_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "ROUNDS", 1)
