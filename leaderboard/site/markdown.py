@@ -25,7 +25,8 @@ writes has a column for every attack, plots, costs, submitted attacks and a page
 - **Worst case**: the share of harm prevented under the attack that the defense handles worst
   ([statistics](../docs/statistics.md)).
 - **Utility**: the share of the gain in clean reward that is kept without an attack ([measures](../docs/measures.md)).
-- **False rejection**: the largest share of rewarded honest completions that is rejected in any cell.
+- **False rejection**: the largest share of rewarded honest completions that is rejected in any cell; of vectors where
+  nodes exchange weights, of stages in pipelines.
 - **Trust**: cells were run again (re-executed), completions were scored again (rescored), or the numbers are their
   authors' (self-reported; [verification](../docs/verification.md)).
 

@@ -2,5 +2,5 @@
 from thiefbench.testing.contracts import AggregationContract
 
 
-class TestSameDirection(AggregationContract):
-    aggregation = "my_aggregation.py:SameDirection(least=0.1)"
+class TestSimilarLength(AggregationContract):
+    aggregation = "my_aggregation.py:SimilarLength(most=3.0)"

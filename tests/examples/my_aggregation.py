@@ -4,16 +4,16 @@ import torch
 from thiefbench.defenses.aggregation.base import Aggregate, Aggregation, VectorVerdict
 
 
-class SameDirection(Aggregation):
-    """Average only the vectors that point in about the direction of the node's own."""
+class SimilarLength(Aggregation):
+    """Average only vectors that are not much longer than the node's own."""
 
-    name = "same_direction"
+    name = "similar_length"
 
-    def __init__(self, least: float = 0.0) -> None:
-        self.least = least
+    def __init__(self, most: float = 2.0) -> None:
+        self.most = most
 
     def aggregate(self, view):
-        cosines = [float(torch.cosine_similarity(view.own, sent.vector, dim=0)) for sent in view.vectors]
-        kept = [sent.vector for sent, cosine in zip(view.vectors, cosines, strict=True) if cosine > self.least]
-        verdicts = [VectorVerdict("accept" if cosine > self.least else "reject", score=-cosine) for cosine in cosines]
+        lengths = [float(sent.vector.norm() / view.own.norm()) for sent in view.vectors]
+        kept = [sent.vector for sent, length in zip(view.vectors, lengths, strict=True) if length <= self.most]
+        verdicts = [VectorVerdict("accept" if length <= self.most else "reject", score=length) for length in lengths]
         return Aggregate(torch.stack([view.own, *kept]).mean(0), tuple(verdicts))
