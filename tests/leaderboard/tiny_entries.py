@@ -213,3 +213,11 @@ def _with_drift(of: Made, store: Store, cells: list[CellScores]) -> list[CellSco
         for cell in cells
     ]
     return [cell.model_copy(update={"scores": each}) for cell, each in zip(cells, scores, strict=True)]
+
+
+def harmed(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
+    """Held-out tokens that the model never wrote so often: the undefended attack seems to do more harm."""
+    late = [place for place, row in enumerate(rows) if row.phase == "eval" and row.round]
+    worst = max((rows[place] for place in late), key=lambda row: row.outcome or 0)
+    took = {name: getattr(worst, name) for name in ("ids", "text", "ended", "outcome", "reward")}
+    return record, [replace(row, **took) if place in late else row for place, row in enumerate(rows)]

@@ -30,9 +30,19 @@ from tests.leaderboard.shared_cells import (
     of_another_engine,
     publish_all,
 )
-from tests.leaderboard.tiny_entries import CHEATS, NUMERICS, Made, copied, forged, made, resigned, rewritten, suite
+from tests.leaderboard.tiny_entries import (
+    CHEATS,
+    NUMERICS,
+    Made,
+    copied,
+    forged,
+    harmed,
+    made,
+    resigned,
+    rewritten,
+    suite,
+)
 from tests.leaderboard.verification.test_verify import CAREFUL, SECRET
-from thiefbench.engine.round_record import CompletionRow
 from thiefbench.leaderboard import published as published_module
 from thiefbench.leaderboard import referring, submit
 from thiefbench.leaderboard.checking.findings import Finding
@@ -311,14 +321,6 @@ def test_the_same_cells_as_published_are_as_good_as_references(scene: Scene) -> 
 
 
 # --- forged baselines ---
-
-
-def harmed(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
-    """Held-out tokens that the model never wrote so often: the undefended attack seems to do more harm."""
-    late = [place for place, row in enumerate(rows) if row.phase == "eval" and row.round]
-    worst = max((rows[place] for place in late), key=lambda row: row.outcome or 0)
-    took = {name: getattr(worst, name) for name in ("ids", "text", "ended", "outcome", "reward")}
-    return record, [replace(row, **took) if place in late else row for place, row in enumerate(rows)]
 
 
 def with_forged_baseline(scene: Scene, folder: Path, reason: str = "") -> Made:

@@ -26,6 +26,7 @@ from tests.leaderboard.tiny_entries import (
     copied,
     each,
     forged,
+    harmed,
     made,
     masked,
     resigned,
@@ -512,12 +513,6 @@ def test_an_accept_all_beside_forged_undefended_cells_is_rejected(
     honest: Made, store: Path, rerun_cells: Path, tmp_path: Path, jail: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own cells are true. The undefended ones were given held-out tokens that the model never wrote so often."""
-
-    def harmed(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
-        late = [place for place, row in enumerate(rows) if row.phase == "eval" and row.round]
-        worst = max((rows[place] for place in late), key=lambda row: row.outcome or 0)
-        took = {name: getattr(worst, name) for name in ("ids", "text", "ended", "outcome", "reward")}
-        return record, [replace(row, **took) if place in late else row for place, row in enumerate(rows)]
 
     true = made(tmp_path / "1", f"{CHEATS}:Accepts", monkeypatch, store=store)
     lie = forged(true, tmp_path / "2", harmed, undefended)
