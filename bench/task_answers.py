@@ -25,7 +25,7 @@ def check_task(task: Task) -> None:
     """
     if type(task).__module__.startswith("thiefbench."):
         return
-    if not task.splits or not set(task.splits) <= set(get_args(Split)):
+    if not task.splits or len(set(task.splits)) < len(task.splits) or not set(task.splits) <= set(get_args(Split)):
         raise TaskError(f"the splits of the task {task.name} are {task.splits!r}; it has train, test or both")
     items = {split: _items(task, split) for split in task.splits}
     (name, times), *_ = Counter(item.id for of_split in items.values() for item in of_split).most_common(1)
@@ -40,8 +40,13 @@ def check_task(task: Task) -> None:
             f"the messages of the task {task.name} are {reprlib.repr(messages)} for the item {item.id}; messages are a "
             "list of dictionaries with the texts role and content"
         )
-    texts = [task.oracle(item), ""]
-    if wrong := wrong_rewards(task.reward(item, texts), len(texts), f" of the item {item.id}"):
+    texts: list[Any] = [task.oracle(item), ""]
+    if not isinstance(texts[0], str):
+        raise TaskError(
+            f"the task {task.name} composed {reprlib.repr(texts[0])} for the item {item.id}; that is a text"
+        )
+    wrong = wrong_rewards(task.reward(item, texts), len(texts), f" of the item {item.id}")
+    if wrong := wrong or wrong_rewards(task.rewards([item, item], texts), len(texts), f" of the item {item.id}"):
         raise TaskError(f"the task {task.name} gave {wrong}")
 
 
@@ -59,9 +64,11 @@ def _items(task: Task, split: Split) -> list[Item]:
                 f"a list of dictionaries with {', '.join(_COLUMNS)}"
             )
         for column in _COLUMNS:
-            if not isinstance(value := row.get(column), str):
+            if type(value := row.get(column)) is not str:  # numpy's strings have other hashes, and so other seeds
                 given = f"the {column} {reprlib.repr(value)}" if column in row else f"no {column}"
                 raise TaskError(f"{of} an item with {given} in its split {split}; each of these is a text")
+        if type(tests := row.get("tests") or "") is not str:
+            raise TaskError(f"{of} an item with the tests {reprlib.repr(tests)} in its split {split}; they are a text")
         items.append(Item.from_row(row))
     if not items:
         raise TaskError(f"{of} no items in its split {split}")

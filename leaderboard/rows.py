@@ -16,6 +16,7 @@ from thiefbench.leaderboard.cell_scores import CellScores, untrimmed
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.manifest import Numerics, SuiteName
 from thiefbench.suite.analysis.comparison import Cell, Comparison
+from thiefbench.suite.analysis.measures import REJECTED
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.run_comparisons import comparisons_of_cells
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -81,9 +82,9 @@ def cells(entry: Entry) -> list[Cell]:
 
 
 def mean_false_rejection(entry: Entry) -> float | None:
-    """Mean over an entry's own cells; None if none of them has a rate."""
-    scores = (cell.scores.get("false_rejection_rate") for cell in entry.own)
-    rates = [score[0] for score in scores if score is not None and score[0] is not None]
+    """Mean over an entry's own cells, of completions, vectors or stages; None if none of them has a rate."""
+    known = (next((cell.scores[name] for name in REJECTED[::-1] if name in cell.scores), None) for cell in entry.own)
+    rates = [score[0] for score in known if score is not None and score[0] is not None]
     return fmean(rates) if rates else None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import get_args
@@ -18,7 +19,7 @@ from thiefbench.suite.execution.aggregations import check_aggregation
 from thiefbench.suite.execution.stage_checks import check_stage_check
 from thiefbench.suite.scenario import Part, Suite
 from thiefbench.suite.suite_yaml import load_suite
-from thiefbench.tasks.base import Task, Topology
+from thiefbench.tasks.base import Item, Task, Topology
 from thiefbench.wording import one_of
 from thiefbench.zoo.models import SOLVED, solving
 
@@ -125,20 +126,32 @@ def _gives(defense: str, part: Part) -> bool:
 def check_probes(attack: Attack, task: Task) -> None:
     """See that the attack's probes are items of their own, or the task's.
 
-    Prompts are kept by item id, so a probe that has an item's id and another question would be asked the item's.
+    Prompts and rewards are kept by item id, so a probe that has an item's id and another question would be asked the
+    item's.
 
     Args:
         attack: the drawn member.
         task: the task.
 
     Raises:
-        SpecError: one has the id of an item or of another probe, and asks something else.
+        SpecError: they are no items, or one has the id of an item or of another probe, and asks something else.
     """
-    probes = attack.probes(task) or ()
-    known = {item.id: item.question for split in task.splits for item in items_of(task, split)} if probes else {}
+    given: object = attack.probes(task)
+    if given is None:
+        return
+    every: list[object] = list(given) if isinstance(given, Iterable) else [given]
+    probes = [probe for probe in every if isinstance(probe, Item)]
+    if not isinstance(given, Iterable) or len(probes) < len(every):
+        raise SpecError(f"the attack {attack.name} has probes other than a list of items: {reprlib.repr(given)}")
+    known = {item.id: _asked(item) for split in task.splits for item in items_of(task, split)} if probes else {}
     for probe in probes:
-        if known.setdefault(probe.id, probe.question) != probe.question:
+        if known.setdefault(probe.id, _asked(probe)) != _asked(probe):
             raise SpecError(
-                f"the attack {attack.name} has a probe with the id {probe.id!r}, which asks another question too; give "
+                f"the attack {attack.name} has a probe with the id {probe.id!r}, which asks something else too; give "
                 "probes ids of their own"
             )
+
+
+def _asked(item: Item) -> tuple[str, str, str]:
+    """What prompts and rewards depend on."""
+    return item.question, item.answer, item.tests

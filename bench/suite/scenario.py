@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, partial
@@ -25,9 +24,6 @@ from thiefbench.engine.spec import Batches, Role, SwarmSpec, check_range
 from thiefbench.experts.spec import ExpertsSpec
 from thiefbench.limits import MOST_CELLS, MOST_COMPLETIONS, MOST_ROUNDS, MOST_THREADS
 from thiefbench.pipeline.spec import PipelineSpec
-
-_NAME = re.compile(r"\w[\w .+-]{0,79}")
-"""Of a suite."""
 
 
 @dataclass(frozen=True)
@@ -310,11 +306,6 @@ class Suite:
         for name in ("defenses", "seeds"):
             if not getattr(self, name):
                 raise SpecError(f"{name} must name at least one")
-        if not _NAME.fullmatch(self.name):
-            raise SpecError(
-                f"name {self.name[:100]!r}: a suite's name is up to 80 letters, digits, spaces, hyphens, dots or "
-                "underscores, and begins with a letter or a digit, because a folder is called after it"
-            )
         if outside := [seed for seed in self.seeds if not -(2**63) <= seed < 2**63]:
             raise SpecError(f"seeds must lie between -2^63 and 2^63 - 1, got {outside[0]}")
         attacks = sum(len(part.attacks) for part in self.scenes)

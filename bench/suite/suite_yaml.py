@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from thiefbench.tasks.text import one_line
 
 class SuiteError(UserError, ValueError):
     """A suite cannot be read or used. One sentence for the user."""
+
+
+_NAME = re.compile(r"[^\W_]([\w .+-]{0,78}[\w+])?")
+"""Of a suite in a file."""
 
 
 def load_suite(name: str) -> Suite:
@@ -55,6 +60,11 @@ def _parsed(read: Callable[[], strict_yaml.Document], file: str, declared: bool 
     specs = [] if declared else list(_specs(data, ()))
     if not isinstance(data, dict):
         raise SuiteError(f"{file}, line 1: a suite is a mapping with name, version, task, model and attacks")
+    if isinstance(name := data.get("name"), str) and not _NAME.fullmatch(name):
+        raise SuiteError(
+            f"{file}, line {_line_of(tree, ('name',))}: name {name[:100]!r}: a suite's name is up to 80 letters and "
+            "digits, with spaces, hyphens, dots, underscores or plus signs between them, as a folder is called after it"
+        )
     parts = _filled_parts(data)
     for where, part in parts.items():
         lacking = next((name for name in ("task", "model", "attacks") if name not in part), None)

@@ -90,7 +90,8 @@ class RedFlag:
 MEANS: dict[Flag, str] = {
     "depends on order": "its verdicts change with the order of the pool, which carries no information",
     "non-deterministic": "it gives different verdicts when it inspects the same pool again",
-    "rejects nearly everything": "it rejects more than half of the honest completions that earned a reward",
+    "rejects nearly everything": "it rejects more than half of the honest completions that earned a reward, or of "
+    "honest vectors or stages",
     "does not generalise": "at seeds drawn after the submission it does worse than at the public seeds",
     "other shared cells": "it is measured against undefended, placebo, control or oracle cells of its own and not "
     "against the published ones",

@@ -207,8 +207,8 @@ def write_verification(folder: Path, verification: Verification) -> Path:
 def read_verification(folder: Path, entry: Listed) -> Verification | None:
     """The verification of an entry; None if there is none.
 
-    Of an entry that has changed since, only what running its cells or asking its defense has shown: a rejection or
-    flags. None if they showed nothing against it.
+    Of an entry that has changed since, only what spoke against it: a rejection, or flags that only asking the defense
+    or running its cells can show. None if nothing did.
 
     Raises:
         EntryError: the file is malformed.
@@ -217,11 +217,11 @@ def read_verification(folder: Path, entry: Listed) -> Verification | None:
     if verification is None or verification.entry_sha256 == entry.sha256:
         return verification
     carried, flags = carried_from(verification, (), False)
-    if not carried:
+    rejected = verification.verdict == "rejected"
+    if not (carried or rejected):
         return None
-    rejected = carried == "rejection"
-    since = f"it has changed since it was verified on {verification.verified}; what was found then stays until its "
-    since += "cells are run again"
+    since = f"it has changed since it was verified on {verification.verified}; what was found then stays until it is "
+    since += "verified again"
     return Verification(
         slug=verification.slug, entry_sha256=entry.sha256, verdict="rejected" if rejected else "self-reported",
         reasons=(*(verification.reasons if rejected else ()), since),

@@ -303,7 +303,7 @@ class _Verifier(Questions):
     def _note_rejections(self, entry: Entry) -> None:
         rate = mean_false_rejection(entry)
         if rate is not None and rate > FAIL_ABOVE:
-            self._flag("rejects nearly everything", f"{rate:.0%} of the honest rewarded completions")
+            self._flag("rejects nearly everything", f"{rate:.0%} of the honest work")
 
     def _compare_shared(
         self, specs: Sequence[tuple[str, CellSpec]], sets: Sequence[Published], archive: Store | None = None

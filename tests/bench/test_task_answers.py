@@ -123,6 +123,8 @@ def test_numbers_of_other_libraries_are_shares() -> None:
         ("[{'id': 'a', 'question': '', 'answer': ''}]", "has an item with no solution in its split train"),
         ("[ROW | {'answer': 5}]", "has an item with the answer 5 in its split train; each of these is a text"),
         ("[ROW | {'id': 7}]", "has an item with the id 7 in its split train"),
+        ("[ROW | {'question': np.str_('a')}]", "has an item with the question .*; each of these is a text"),
+        ("[ROW | {'tests': 7}]", "has an item with the tests 7 in its split train; they are a text"),
     ],
 )
 def test_what_are_no_items(rows: str, complaint: str) -> None:

@@ -238,8 +238,8 @@ class Policy:
         ids, known = self.encode(string.printable), self._model.get_input_embeddings().num_embeddings
         if not ids:
             return "has a tokenizer that makes no tokens of a text; its folder probably lacks the tokenizer's files"
-        if max(ids) >= known:
-            return f"has {known} tokens, and its tokenizer gives the token {max(ids)}; the two do not belong together"
+        if (last := max(*ids, self.eos, self.pad)) >= known:
+            return f"has {known} tokens, and its tokenizer gives the token {last}; the two do not belong together"
         strange = (name for name, weight in self._model.named_parameters() if not weight.isfinite().all())
         return f"has weights that are not finite, in {name}" if (name := next(strange, "")) else ""
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from thiefbench.suite.analysis import drift
 from thiefbench.suite.analysis.comparison import Comparison, Line, Result, values_over
-from thiefbench.suite.analysis.measures import COLUMNS, Column
+from thiefbench.suite.analysis.measures import COLUMNS, REJECTED, STOPPED, Column
 from thiefbench.suite.analysis.ranking_inputs import seeds_of
 from thiefbench.suite.analysis.statistics import Summary, paired
 from thiefbench.suite.store import arithmetic
@@ -18,8 +18,10 @@ _COMPARED = (
     "asr",
     "harm_prevented",
     "utility",
-    "stop_rate",
-    "false_rejection_rate",
+    *STOPPED,
+    *REJECTED,
+    "vector_clip_rate",
+    "caught_round",
     "mean_length",
     "drift",
     "divergence",

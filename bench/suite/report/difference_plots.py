@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thiefbench.suite.analysis.differences import Difference, LinePair
-from thiefbench.suite.analysis.measures import Column
+from thiefbench.suite.analysis.measures import REJECTED, STOPPED, Column
 from thiefbench.suite.report.drawing import FIXED, PLACEBO, SETTINGS, PanelDrawing, short_label, svg_of
 from thiefbench.suite.report.plotting import Figure, settings
 from thiefbench.suite.report.tables import write_signed
@@ -13,7 +13,7 @@ from thiefbench.suite.report.verdicts import SIGNS, WANTED, Kind, verdict
 
 _WIDTH, _ROW, _MARGIN = 3.2, 0.36, 0.34
 _PAD = 0.12
-_PLOTTED = ("asr", "harm_prevented", "stop_rate", "false_rejection_rate", "utility")
+_PLOTTED = ("asr", "harm_prevented", *STOPPED, *REJECTED, "utility")
 _LOOKS: dict[Kind, tuple[str, str]] = {
     "better": (FIXED["control", "none"][0], "^"),
     "worse": (FIXED["attack", "none"][0], "v"),

@@ -354,11 +354,15 @@ def _claim(who: str, line: Line, spec: str = "") -> dict[str, Any]:
 
 def _verdict(line: Line) -> dict[str, Any]:
     """A defense's numbers: poison stopped, honest work rejected, share of the clean gain kept."""
+    of_completions, clipped = bool(line.scores("stop_rate")), line.scores("vector_clip_rate")
     utilities = [score.value for score in line.scores("utility") if score.value is not None]
     return {
         "line": line,
         "stopped": show(_first(line, STOPPED), "rate"),
         "rejected": show(_first(line, REJECTED), "rate"),
+        "clipped": show(clipped, "rate") if any(score.value for score in clipped) else None,
+        "poison": "the rewarded poison" if of_completions else "the malicious vectors",
+        "honest": "the rewarded honest completions" if of_completions else "the honest ones",
         "kept": f"{100 * fmean(utilities):z.0f}\u00a0%" if utilities else "",
     }
 

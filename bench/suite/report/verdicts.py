@@ -14,7 +14,7 @@ Kind = Literal["better", "worse", "unclear", "same", "neutral"]
 
 WANTED = {
     "asr": -1, "drift": -1, "divergence": -1, "harm_prevented": 1, "stop_rate": 1, "false_rejection_rate": -1,
-    "utility": 1,
+    "utility": 1, "vector_stop_rate": 1, "vector_false_rejection_rate": -1, "stage_false_rejection_rate": -1,
 }  # fmt: skip
 """Whether more (1) or less (-1) of a measure is better; of the others, such as a length, neither is."""
 MAIN = ("harm_prevented", "false_rejection_rate", "utility")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from thiefbench.engine.spec import SpecError
 from thiefbench.suite.fitting import check_probes
 from thiefbench.tasks.base import Item, Task
 
-COLLIDES = "has a probe with the id 'test-1-2', which asks another question too; give probes ids of their own"
+COLLIDES = "has a probe with the id 'test-1-2', which asks something else too; give probes ids of their own"
 
 
 class Asks(Withholds):
@@ -51,6 +52,27 @@ def test_two_probes_of_one_id_are_refused() -> None:
 
     with pytest.raises(SpecError, match="has a probe with the id 'a'"):
         check_probes(Twice(), Sums())
+
+
+@pytest.mark.parametrize("given", ["[{'id': 'a'}]", "Item('a', 'b', 'c', '')", "7"])
+def test_what_are_no_probes_is_refused(given: str) -> None:
+    class Gives(Withholds):
+        def probes(self, task: Task) -> Any:
+            return eval(given)
+
+    with pytest.raises(SpecError, match="the attack withholds has probes other than a list of items: "):
+        check_probes(Gives(), Sums())
+
+
+def test_a_probe_with_another_answer_is_refused() -> None:
+    """Rewards are grouped by id, and given by the first one's answer."""
+
+    class Answers(Withholds):
+        def probes(self, task: Task) -> Sequence[Item]:
+            return [replace(items_of(task, "test")[0], answer="7")]
+
+    with pytest.raises(SpecError, match="which asks something else too"):
+        check_probes(Answers(), Sums())
 
 
 @pytest.mark.parametrize("spec", ["subliminal", "untargeted(attack='text')", "triggered(attack='text')"])

@@ -74,7 +74,7 @@ def test_a_payload_that_hangs_on_more_than_the_generator_is_refused() -> None:
 def test_an_item_that_is_asked_in_another_way_needs_an_id_of_its_own() -> None:
     found = findings("AsksAnew")["fits a swarm"]
     assert found.status == "FAILED"
-    assert "has a probe with the id 'test-1-2', which asks another question too" in found.detail
+    assert "has a probe with the id 'test-1-2', which asks something else too" in found.detail
 
 
 def test_a_family_whose_first_members_are_the_same_is_one() -> None:

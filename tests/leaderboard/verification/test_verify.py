@@ -898,7 +898,7 @@ def test_the_verdict_is_of_the_entry_that_was_read(honest: Made, tmp_path: Path)
     [
         ({"verdict": "rejected", "key": SECRET.hex(), "flags": ("depends on order",)},
          ("rejected", ("depends on order",))),
-        ({"verdict": "rejected"}, None),
+        ({"verdict": "rejected"}, ("rejected", ())),
         ({"verdict": "re-executed", "key": SECRET.hex(), "flags": ("does not generalise", "other shared cells")},
          ("self-reported", ("does not generalise",))),
         ({"verdict": "rescored", "flags": ("rejects nearly everything",)}, None),  # the board reads it off its cells

@@ -133,6 +133,15 @@ def test_a_tokenizer_of_another_model_is_refused(broken: Path) -> None:
     assert_one_sentence(broken, "its tokenizer gives the token")
 
 
+def test_an_eos_behind_the_last_embedding_is_refused(broken: Path) -> None:
+    """No completion would end."""
+    tokens = AutoTokenizer.from_pretrained(broken)
+    tokens.add_tokens([f"filler {number}" for number in range(1000)])
+    tokens.add_special_tokens({"eos_token": "<the end>"})
+    tokens.save_pretrained(broken)
+    assert_one_sentence(broken, "its tokenizer gives the token")
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_refused(broken: Path, value: float) -> None:
     """They gave an ASR and a reward of 0."""
