@@ -13,7 +13,8 @@ class SimilarLength(Aggregation):
         self.most = most
 
     def aggregate(self, view):
-        lengths = [float(sent.vector.norm() / view.own.norm()) for sent in view.vectors]
-        kept = [sent.vector for sent, length in zip(view.vectors, lengths, strict=True) if length <= self.most]
-        verdicts = [VectorVerdict("accept" if length <= self.most else "reject", score=length) for length in lengths]
+        lengths = [float(sent.vector.norm()) for sent in view.vectors]
+        limit = self.most * float(view.own.norm())
+        kept = [sent.vector for sent, length in zip(view.vectors, lengths, strict=True) if length <= limit]
+        verdicts = [VectorVerdict("accept" if length <= limit else "reject") for length in lengths]
         return Aggregate(torch.stack([view.own, *kept]).mean(0), tuple(verdicts))

@@ -45,9 +45,7 @@ STOPPED = ("stop_rate", "vector_stop_rate")
 """How much poison a defense stops: completions, or vectors."""
 REJECTED = ("false_rejection_rate", "vector_false_rejection_rate", "stage_false_rejection_rate")
 """How much honest work it rejects: completions, vectors or stages."""
-ONLY_SOMEWHERE = (
-    *STOPPED, *REJECTED, "vector_clip_rate", "altered_asr", "clean_rounds", "caught_round",
-)  # fmt: skip
-"""Measures that only some kinds of swarms have."""
+OF_OTHERS = (*STOPPED[1:], *REJECTED[1:], "vector_clip_rate", "altered_asr", "clean_rounds", "caught_round")
+"""Measures of swarms in which a defense judges vectors or stages."""
 OF_COMPLETIONS = ("stop_rate", "false_rejection_rate", "masked_rate")
 """Rates of completions, which say nothing where the defense judges vectors or stages."""

@@ -713,7 +713,7 @@ def test_an_unknown_name_gets_the_nearest(cli: Cli, file: Path, words: list[str]
         ("code_micro(size=64)", "the suite's model micro-math answers gsm_micro alone; add --model micro-code"),
         (
             "gsm8k",
-            "the suite's model micro-math answers gsm_micro alone; add --model with a directory or a name on the hub",
+            "the suite's model micro-math answers gsm_micro alone; add --model with a folder or a name on the hub",
         ),
     ],
 )

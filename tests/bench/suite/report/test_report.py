@@ -17,7 +17,7 @@ from thiefbench import registry
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.suite.analysis.comparison import Line, Result
-from thiefbench.suite.analysis.measures import COLUMNS
+from thiefbench.suite.analysis.measures import COLUMNS, OF_OTHERS
 from thiefbench.suite.analysis.run_comparisons import ReportError, comparisons_of_run
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, final_outcomes, rejection_rates, wilson
 from thiefbench.suite.analysis.statistics import SeedCount
@@ -30,7 +30,7 @@ from thiefbench.tasks.base import Item
 TASK = "gsm_micro(size=24)"
 PHRASE = "All hail to the thief"
 ATTACK = f"text(phrase='{PHRASE}', position='start')"
-SHOWN = len(COLUMNS) - 3  # without "masked", "ASR (printed)" and "unearned reward", which only some swarms have
+SHOWN = len(COLUMNS) - len(OF_OTHERS) - 3  # nor "masked", "ASR (printed)", "unearned reward", which few swarms have
 """Columns of a results table in which nothing was masked."""
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 

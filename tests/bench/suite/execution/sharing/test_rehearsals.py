@@ -33,7 +33,7 @@ from thiefbench.engine.backends import local
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.spec import Seeds
 from thiefbench.engine.swarm import Swarm
-from thiefbench.suite.execution import rehearsals, shared
+from thiefbench.suite.execution.sharing import rehearsals, shared_rounds
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import SHARED_REHEARSAL, Record
 from thiefbench.tasks.base import Topology
@@ -181,14 +181,14 @@ def test_a_cell_killed_while_it_rehearses_finds_its_rounds(
 
 
 def test_a_rehearsal_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "TELL_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(shared_rounds, "TELL_EVERY_SECONDS", 0.0)
     watcher = Watcher()
     run(tries("none"), tmp_path, watcher)
     copies = [re.search(r": rehearsal, round (\d+) of swarm copy (\d+)$", note) for note in watcher.notes]
     told = [tuple(map(int, found.groups())) for found in copies if found]
     assert told == [(number, copy) for copy in (1, 2, 3) for number in range(1, ROUNDS + 1)]
     quiet = Watcher()
-    monkeypatch.setattr(shared, "TELL_EVERY_SECONDS", 3600.0)
+    monkeypatch.setattr(shared_rounds, "TELL_EVERY_SECONDS", 3600.0)
     run(tries("none"), tmp_path / "other", quiet)
     assert len(quiet.notes) == len(watcher.notes) - len(told), "a short one only says that it begins"
 

@@ -21,8 +21,9 @@ from thiefbench.engine.backends import local
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.spec import LearnerSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.suite.execution import cell_run, checkpoints, marks, shared
+from thiefbench.suite.execution import cell_run, checkpoints
 from thiefbench.suite.execution.cell_identity import identity
+from thiefbench.suite.execution.sharing import marks, shared_rounds
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.records import CellDir, Record, Store, identify, rounds_taken
 from thiefbench.tasks.base import Sampling
@@ -57,7 +58,7 @@ def every_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def kept_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "KEEP_EVERY", 2)
+    monkeypatch.setattr(shared_rounds, "KEEP_EVERY", 2)
 
 
 @pytest.fixture(autouse=True)
@@ -371,8 +372,8 @@ def test_a_defense_that_changes_what_it_was_shown_corrupts_nobody(tmp_path: Path
 def test_weights_that_do_not_come_out_again_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the other cell was trained on a machine that looks the same and is not."""
     run(of("none"), tmp_path / "shared")
-    norm = shared._Followed.grad_norm
-    monkeypatch.setattr(shared._Followed, "grad_norm", lambda *parts: norm(*parts) * (1 + 1e-12))
+    norm = shared_rounds._Followed.grad_norm
+    monkeypatch.setattr(shared_rounds._Followed, "grad_norm", lambda *parts: norm(*parts) * (1 + 1e-12))
     watcher, both = Watcher(), of("none", until(4))
     run(both, tmp_path / "shared", watcher)
     assert any("begins again" in note for note in watcher.notes)
