@@ -306,8 +306,6 @@ class Suite:
         for name in ("defenses", "seeds"):
             if not getattr(self, name):
                 raise SpecError(f"{name} must name at least one")
-        if outside := [seed for seed in self.seeds if not -(2**63) <= seed < 2**63]:
-            raise SpecError(f"seeds must lie between -2^63 and 2^63 - 1, got {outside[0]}")
         attacks = sum(len(part.attacks) for part in self.scenes)
         # For each seed and attack: the control, the placebo, and every defense with and without the attack.
         if (cells := len(self.seeds) * attacks * (2 + 2 * len(self.defenses))) > MOST_CELLS:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from thiefbench.engine.keys import secret_seed
 from thiefbench.engine.spec import LearnerSpec, SpecError, SwarmSpec
 from thiefbench.registry import SpecStringError, make, names
 from thiefbench.suite.scenario import CellSpec, Evaluation, RankingRules, Suite
@@ -204,6 +205,29 @@ def test_a_wrong_type_gets_its_line(before: str, after: str, named: str) -> None
     message = refused(text)
     assert f"line {line_of(text, after)}:" in message
     assert f" {named}: " in message, "the field is named"
+
+
+@pytest.mark.parametrize("name", ["'..'", "a/b", "'.'", "' a'", "'a '", "-a", "'a\\b'"])
+def test_a_name_that_is_no_folder_s_gets_its_line(name: str) -> None:
+    """Its store would lie elsewhere, and a suite may come from a stranger."""
+    message = refused(GOOD.replace("name: small", f"name: {name}"))
+    assert "line 1: name " in message
+    assert "as a folder is called after it" in message
+
+
+@pytest.mark.parametrize("name", ["small", "a suite of things", "a-b.2", "größe", "x"])
+def test_other_names_are_names(name: str) -> None:
+    assert parse_suite(GOOD.replace("name: small", f"name: {name}"), "x.yaml").name == name
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 2**64])
+def test_a_seed_that_no_table_holds_gets_its_line(seed: int) -> None:
+    message = refused(GOOD.replace("seeds: [0, 1]", f"seeds: [0, {seed}]"))
+    assert f"line 7: seeds must lie between -2^63 and 2^63 - 1, got {seed}" in message
+
+
+def test_a_verifier_s_secret_seed_is_larger() -> None:
+    assert replace(parse_suite(GOOD, "x.yaml"), seeds=(secret_seed(b"k" * 32, 0),)).seeds[0] > 2**64
 
 
 @pytest.mark.parametrize(("wrong", "allowed"), [("loss: ppo", ("grpo", "dr_grpo")), ("topology: up", ("vertical",))])
