@@ -67,8 +67,8 @@ def _parsed(read: Callable[[], strict_yaml.Document], file: str, declared: bool 
         )
     for number, seed in enumerate(_listed(data.get("seeds"))):
         if type(seed) is int and not -(2**63) <= seed < 2**63:  # a store's tables could not hold it
-            where = f"{file}, line {_line_of(tree, ('seeds', number))}"
-            raise SuiteError(f"{where}: seeds must lie between -2^63 and 2^63 - 1, got {seed}")
+            line = _line_of(tree, ("seeds", number))
+            raise SuiteError(f"{file}, line {line}: seeds must lie between -2^63 and 2^63 - 1, got {seed}")
     parts = _filled_parts(data)
     for where, part in parts.items():
         lacking = next((name for name in ("task", "model", "attacks") if name not in part), None)
