@@ -16,7 +16,7 @@ from thiefbench.engine.compatibility import drawn_for
 from thiefbench.engine.keys import generator
 from thiefbench.engine.spec import SpecError
 from thiefbench.errors import UserError
-from thiefbench.task_answers import wrong_rewards
+from thiefbench.task_answers import LAST_BITS, wrong_rewards
 from thiefbench.tasks.base import Completion, Item, Split, Task, TaskError
 from thiefbench.user_frames import described, where
 
@@ -182,7 +182,7 @@ def _rewards(task: Task, items: Sequence[Item], texts: Sequence[str]) -> list[fl
 
 def _full(reward: float) -> bool:
     """Whether it is the full reward of 1, except for rounding."""
-    return reward > 1 - 1e-9
+    return reward > 1 - LAST_BITS
 
 
 def _check_auditable(attack: Attack) -> None:

@@ -13,7 +13,7 @@ from thiefbench.wording import counted
 
 _COLUMNS = ("id", "question", "answer", "solution")
 _KEYS = frozenset({"role", "content"})
-_LAST_BITS = 1e-9
+LAST_BITS = 1e-9
 """How far a weighted sum of shares may lie outside of them by rounding."""
 
 
@@ -106,7 +106,7 @@ def wrong_rewards(made: object, completions: int, whose: str = "") -> str:
 
 def is_share(value: object) -> bool:
     """Whether it is a number from 0 to 1, except for rounding; NaN is not."""
-    return is_number(value) and -_LAST_BITS <= value <= 1 + _LAST_BITS  # type: ignore[operator]
+    return is_number(value) and -LAST_BITS <= value <= 1 + LAST_BITS  # type: ignore[operator]
 
 
 def is_number(value: object) -> bool:

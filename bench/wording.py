@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 
 def counted(number: int, thing: str, things: str = "") -> str:
@@ -27,9 +27,9 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def seeds_in_words(numbers: Sequence[int]) -> str:
-    """Ascending seeds in short: "seed 3", "seeds 0-2, 4"."""
-    return f"seed{'s' * (len(numbers) > 1)} {ranges(numbers)}"
+def seeds_in_words(numbers: Collection[int]) -> str:
+    """Seeds in short, in order: "seed 3", "seeds 0-2, 4"."""
+    return f"seed{'s' * (len(numbers) > 1)} {ranges(sorted(numbers))}"
 
 
 def by_reason(reasons: Mapping[int, str]) -> str:

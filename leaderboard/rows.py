@@ -16,7 +16,7 @@ from thiefbench.leaderboard.cell_scores import CellScores, untrimmed
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.manifest import Numerics, SuiteName
 from thiefbench.suite.analysis.comparison import Cell, Comparison
-from thiefbench.suite.analysis.measures import REJECTED
+from thiefbench.suite.analysis.measures import REJECTED, first_of
 from thiefbench.suite.analysis.ranking import anchor_of
 from thiefbench.suite.analysis.run_comparisons import comparisons_of_cells
 from thiefbench.suite.scenario import CellSpec, Suite
@@ -83,7 +83,8 @@ def cells(entry: Entry) -> list[Cell]:
 
 def mean_false_rejection(entry: Entry) -> float | None:
     """Mean over an entry's own cells, of completions, vectors or stages; None if none of them has a rate."""
-    known = (next((cell.scores[name] for name in REJECTED[::-1] if name in cell.scores), None) for cell in entry.own)
+    # An entry's cells have the rates of completions, too, where its defense judges vectors or stages.
+    known = (first_of(reversed(REJECTED), cell.scores) for cell in entry.own)
     rates = [score[0] for score in known if score is not None and score[0] is not None]
     return fmean(rates) if rates else None
 

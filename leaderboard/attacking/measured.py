@@ -98,7 +98,7 @@ def against(cells: Sequence[AttackCell], part: str, target: str, rules: RankingR
     cost = {name: fmean(getattr(each, name) for each in used) for name in AttackCost.model_fields} if used else {}
     problem, prevented = _inconclusive(none, beside, reference, harms, seeds, rules), None
     failed = [cell for cell in defended.values() if cell.status == "error"]
-    crashed = f"{failed[0].error} ({seeds_in_words(sorted(cell.seed for cell in failed))})" if failed else ""
+    crashed = f"{failed[0].error} ({seeds_in_words([cell.seed for cell in failed])})" if failed else ""
     if crashed:
         problem = "the defense failed under it, which is an error of the defense and no success of the attack"
     elif not problem and set(left_harms) != set(seeds):

@@ -220,8 +220,10 @@ def read_verification(folder: Path, entry: Listed) -> Verification | None:
     rejected = verification.verdict == "rejected"
     if not (carried or rejected):
         return None
-    since = f"it has changed since it was verified on {verification.verified}; what was found then stays until it is "
-    since += "verified again"
+    since = (
+        f"it has changed since it was verified on {verification.verified}; what was found then stays until it is "
+        "verified again"
+    )
     return Verification(
         slug=verification.slug, entry_sha256=entry.sha256, verdict="rejected" if rejected else "self-reported",
         reasons=(*(verification.reasons if rejected else ()), since),

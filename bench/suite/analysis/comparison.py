@@ -233,11 +233,11 @@ def why_inconclusive(attack: UndefendedAttack, seeds: Sequence[int]) -> str:
     name, against, undefended, reference = attack.name, attack.against, attack.undefended, attack.reference
     missing = [seed for seed in seeds if seed not in undefended or seed not in reference]
     if missing:
-        return f"{name} or its {against} has no undefended score at {seeds_in_words(sorted(missing))}"
+        return f"{name} or its {against} has no undefended score at {seeds_in_words(missing)}"
     if len(seeds) < FEW_SEEDS:
         close = [seed for seed in seeds if undefended[seed].low <= reference[seed].high]
         if close:
-            return f"undefended, {name} does not beat its {against} at {seeds_in_words(sorted(close))}"
+            return f"undefended, {name} does not beat its {against} at {seeds_in_words(close)}"
         return _too_little(attack)
     lead = paired({seed: undefended[seed].value for seed in seeds}, {seed: reference[seed].value for seed in seeds})
     if not lead.above_0:

@@ -42,8 +42,13 @@ def _with_honest_limits(record: Record) -> dict[str, Score]:
 
 def inspected_scores(record: Record) -> dict[str, Score]:
     """A record's scores, without rejection rates of completions where the defense judges vectors or stages instead."""
-    elsewhere = record.cell.get("averaging") or record.cell.get("pipeline")
-    return {name: score for name, score in record.scores.items() if not (elsewhere and name in OF_COMPLETIONS)}
+    judged = judges_completions(record)
+    return {name: score for name, score in record.scores.items() if judged or name not in OF_COMPLETIONS}
+
+
+def judges_completions(record: Record) -> bool:
+    """Whether a cell's defense judges completions, and not vectors or stages."""
+    return not (record.cell.get("averaging") or record.cell.get("pipeline"))
 
 
 def label_notes(defense: str) -> tuple[str, ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
+
+_S = TypeVar("_S")
 
 Unit = Literal["rate", "ratio", "reward", "tokens", "seconds", "milliseconds", "bits", "rounds"]
 
@@ -49,3 +52,8 @@ OF_OTHERS = (*STOPPED[1:], *REJECTED[1:], "vector_clip_rate", "altered_asr", "cl
 """Measures of swarms in which a defense judges vectors or stages."""
 OF_COMPLETIONS = ("stop_rate", "false_rejection_rate", "masked_rate")
 """Rates of completions, which say nothing where the defense judges vectors or stages."""
+
+
+def first_of(measures: Iterable[str], scores: Mapping[str, _S]) -> _S | None:
+    """The score of the first of these measures that there is; None without one."""
+    return next((scores[measure] for measure in measures if measure in scores), None)

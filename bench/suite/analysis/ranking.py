@@ -258,7 +258,7 @@ def unfit(
     unattacked = {seed: row.unattacked.get(seed, NOT_RUN) for seed in seeds}
     kept = {seed: cell.utility for seed, cell in unattacked.items() if cell.utility is not None}
     if lost := [seed for seed in seeds if seed not in kept]:
-        return f"no utility without an attack at {seeds_in_words(sorted(lost))}{_because(unattacked[lost[0]])}"
+        return f"no utility without an attack at {seeds_in_words(lost)}{_because(unattacked[lost[0]])}"
     least = 1 - rules.margin
     ((_, limit),) = _limits({"": kept})
     if limit < least:

@@ -156,8 +156,7 @@ def _lost_references(comparison: Comparison, role: Role, cells: Sequence[Cell]) 
                 what = "failed" if beside.state == "failed" else f"is {beside.state}"
                 lost.setdefault(f"{name} {what}", []).append(cell.seed)
     return [
-        f"{what} at {seeds_in_words(sorted(seeds))}, so what is measured against it is left out"
-        for what, seeds in lost.items()
+        f"{what} at {seeds_in_words(seeds)}, so what is measured against it is left out" for what, seeds in lost.items()
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from thiefbench.suite.analysis.comparison import Comparison, Line
 from thiefbench.suite.analysis.lost_learning import LostLearning, lost_learning
-from thiefbench.suite.analysis.measures import REJECTED
+from thiefbench.suite.analysis.measures import REJECTED, first_of
 from thiefbench.suite.analysis.ranking import (
     NOT_RUN,
     AttackOutcome,
@@ -246,8 +246,8 @@ def _false_rejection(defense: str, comparisons: Sequence[Comparison]) -> Highest
     for comparison in comparisons:
         for line in (line_of(comparison, "attack", defense), line_of(comparison, "control", defense)):
             for result in line.results if line else ():
-                value = next((result.scores[name].value for name in REJECTED if name in result.scores), None)
-                if value is not None:
+                score = first_of(REJECTED, result.scores)
+                if score is not None and (value := score.value) is not None:
                     free = f"{comparison.part}: no attack" if comparison.part else "no attack"
                     where = comparison.title if line and line.role == "attack" else free
                     rates.append(HighestRate(value, where, result.seed))

@@ -189,7 +189,7 @@ def _problems(cells: Sequence[Cell], titles: Mapping[str, str]) -> list[tuple[st
         name = f"{cell.name} ({titles[cell.title]})" if len(titles) > 1 else cell.name
         named.setdefault(cell.problem, {}).setdefault(name, []).append(cell.seed)
     return [
-        (problem, [f"{name}, {seeds_in_words(sorted(seeds))}" for name, seeds in names.items()])
+        (problem, [f"{name}, {seeds_in_words(seeds)}" for name, seeds in names.items()])
         for problem, names in named.items()
     ]
 

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from thiefbench.suite.analysis.comparison import Comparison, Line
+from thiefbench.suite.analysis.line_scores import judges_completions
 from thiefbench.suite.report.drawing import (
     DEFENSES,
     FIXED,
@@ -118,8 +119,8 @@ def _in_panels(comparison: Comparison, footer: str, png: bool, called: Mapping[s
 
 
 def _judges_completions(comparison: Comparison) -> bool:
-    """Whether defenses judge completions, and not vectors or stages."""
-    return not any(record.cell.get("averaging") or record.cell.get("pipeline") for _, record in comparison.finished)
+    """Whether the defenses of all finished cells do."""
+    return all(judges_completions(record) for _, record in comparison.finished)
 
 
 def _best_first(comparison: Comparison) -> list[Line]:

@@ -11,7 +11,7 @@ from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.comparison import Comparison, Line
 from thiefbench.suite.analysis.drift import MEASURES as DRIFT
 from thiefbench.suite.analysis.matrix import Column as MatrixColumn
-from thiefbench.suite.analysis.measures import COLUMNS, OF_OTHERS, REJECTED, STOPPED, Column, Unit
+from thiefbench.suite.analysis.measures import COLUMNS, OF_COMPLETIONS, OF_OTHERS, Column, Unit
 from thiefbench.suite.analysis.statistics import FEW_SEEDS, Summary, paired
 from thiefbench.suite.report.line_names import line_label
 from thiefbench.suite.store.records import NOTHING, Score
@@ -24,7 +24,7 @@ UNEARNED = "unearned_reward"
 def columns_of(comparisons: Sequence[Comparison]) -> tuple[Column, ...]:
     """The columns that a table of these comparisons needs: none for what was not measured, or if nothing is masked."""
     lines = [line for comparison in comparisons for line in comparison.lines]
-    optional = (*DRIFT, "asr_printed", UNEARNED, STOPPED[0], REJECTED[0], *OF_OTHERS)
+    optional = (*DRIFT, "asr_printed", UNEARNED, *OF_COMPLETIONS, *OF_OTHERS)
     left_out = {measure for measure in optional if not any(line.scores(measure) for line in lines)}
     if not any(score.value for line in lines for score in line.scores("masked_rate")):
         left_out.add("masked_rate")
@@ -175,9 +175,8 @@ def paired_difference(line: Line, other: Line, measure: str) -> Summary | None:
 
 def csv_text(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> str:
     """Every result of every line at every seed, unrounded; intervals are over the completions of one cell."""
-    judged = any(line.scores(UNEARNED) for comparison in comparisons for line in comparison.lines)
-    measured = {name for c in comparisons for line in c.lines for name in OF_OTHERS if line.scores(name)}
-    left_out = {*OF_OTHERS, *(() if judged else (UNEARNED,))} - measured
+    lines = [line for comparison in comparisons for line in comparison.lines]
+    left_out = {measure for measure in (UNEARNED, *OF_OTHERS) if not any(line.scores(measure) for line in lines)}
     shown = [column.measure for column in COLUMNS if column.measure not in left_out]
     measures = [*shown, "start_reward", "gain", "rejection_rate"]
     head = ["suite", "part", "attack", "line", "how", "role", "defense", "seed", "cell_id", "status", "problem"]
