@@ -32,7 +32,6 @@ from thiefbench.console import (
     suite_option,
     typed_spec_argument,
 )
-from thiefbench.errors import UsageError
 from thiefbench.leaderboard import CURRENT
 from thiefbench.limits import MOST_SEEDS, MOST_THREADS
 from thiefbench.wording import counted, one_of
@@ -146,7 +145,6 @@ def check_attack(
     from thiefbench.leaderboard.attacking.submit import checked_spec
 
     checked_spec(attack)  # a mistake is reported before torch is loaded
-    _check_attack_taken(attack)
     from thiefbench.tasks.sandbox import backend
 
     err.print(f"in the sandbox ({backend()}); running a few rounds of a small swarm ...")
@@ -194,7 +192,6 @@ def attack(
     from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.submit import credits_of
 
-    _check_attack_taken(attack)
     credits = credits_of(name, authors, paper)
     attacking.checked_spec(attack)
     try:
@@ -209,7 +206,7 @@ def attack(
         if _ask_attack(own.spec):
             out.print(f"{escaped(attack)} is not ready: fix the rules marked FAILED")
             raise typer.Exit(FAILED)
-        err.print(escaped(attacking.limits()))
+        err.print(escaped(attacking.limits(own.isolated)))
         with stoppable():
             records = attacking.run_attack(own, _print_rounds)
     except (AttackError, DefenseError) as error:
@@ -572,26 +569,6 @@ def build(
     raise typer.Exit(FAILED if written.broken else DONE)
 
 
-def _check_attack_taken(spec: str) -> None:
-    """See that a spec string names no built-in attack that the leaderboard has no suites for.
-
-    These are attacks in swarms that exchange weights, and in pipelines.
-
-    Raises:
-        UsageError: it does.
-    """
-    from thiefbench import registry
-
-    of_weights, of_stages = registry.names("weight_attack"), registry.names("stage_attack")
-    elsewhere = dict.fromkeys(of_weights, "swarms that exchange weights") | dict.fromkeys(of_stages, "pipelines")
-    for part in registry.parts("attack", spec):
-        if (name := registry.parse("attack", part).target) in elsewhere:
-            raise UsageError(
-                f"{name} is for {elsewhere[name]}, and the leaderboard takes attacks on completions only; measure it "
-                "with a suite of your own"
-            )
-
-
 def _secret(key: str) -> bytes:
     """The secret of a published key; raises UserError."""
     from thiefbench.engine.keys import SECRET_BYTES
@@ -667,10 +644,17 @@ def _ask_attack(attack: str) -> int:
 
     from thiefbench.leaderboard.checking.check_attack import AttackSubject
     from thiefbench.leaderboard.checking.check_attack import check_attack as check_rules
+    from thiefbench.leaderboard.checking.check_tensor_attack import TensorAttackSubject, check_tensor_attack
+    from thiefbench.leaderboard.isolation.sandbox_paths import attack_kind
 
     torch.set_num_threads(1)  # such small models gain nothing from a second one
-    failed = 0
-    for finding in check_rules(AttackSubject(attack)):
+    kind, failed = attack_kind(attack), 0
+    asked = (
+        check_rules(AttackSubject(attack))
+        if kind == "attack"
+        else check_tensor_attack(TensorAttackSubject(attack, kind))
+    )
+    for finding in asked:
         _print(finding)
         failed += finding.status == "FAILED"
     return failed

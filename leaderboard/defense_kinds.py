@@ -19,8 +19,7 @@ from thiefbench.defenses.stages.base import StageCheck
 from thiefbench.errors import UsageError
 from thiefbench.leaderboard import CURRENT, rows
 from thiefbench.leaderboard.entry import EntryError
-from thiefbench.leaderboard.isolation.sandbox_paths import files
-from thiefbench.sources import source_files
+from thiefbench.leaderboard.isolation.sandbox_paths import kinds_named
 from thiefbench.suite.analysis.ranking_inputs import lacking
 from thiefbench.suite.scenario import Part, Suite
 from thiefbench.wording import one_of
@@ -151,19 +150,13 @@ def kind_named(spec: str) -> DefenseKind:
         SpecStringError: it is malformed, or there is no such file or name.
         UsageError: it joins aggregations or stage checks with +, or its files have both.
     """
-    parts = registry.parts("defense", spec)
-    targets = [registry.parse("defense", part).target for part in parts]
-    found = {kind for kind in get_args(TensorKind) if set(targets) & set(registry.names(kind))}
-    if ":" in "".join(targets):
-        sources = [path for file in files(spec) for path in source_files(file) if path.suffix == ".py"]
-        contents = [path.read_bytes() for path in sources]
-        found |= {kind for kind, contract in _CONTRACTS.items() if any(contract in each for each in contents)}
+    found = kinds_named(spec, "defense", _CONTRACTS)
     if not found:
         return "defense"
     if len(found) > 1:
         raise UsageError(f"{spec} has aggregations and stage checks; write them into separate files")
-    kind: TensorKind = found.pop()
-    if len(parts) > 1:
+    (kind,) = found
+    if len(registry.parts("defense", spec)) > 1:
         raise UsageError(f"{spec} joins several with +, and {_SEVERAL[kind]} do not compose; name one")
     return kind
 

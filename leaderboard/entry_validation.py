@@ -20,14 +20,8 @@ from thiefbench.leaderboard import _parsing_worker
 from thiefbench.leaderboard.deliveries import check_seeds
 from thiefbench.leaderboard.entry import Entry, EntryError
 from thiefbench.leaderboard.imported_names import aliases_of, full_name
-from thiefbench.leaderboard.isolation.limits import (
-    DEPENDENCIES,
-    FILE_BYTES,
-    TENSOR_DEPENDENCIES,
-    WEIGHTS_BYTES,
-    WEIGHTS_NAME,
-)
-from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files, weights
+from thiefbench.leaderboard.isolation.limits import FILE_BYTES, WEIGHTS_BYTES, WEIGHTS_NAME
+from thiefbench.leaderboard.isolation.sandbox_paths import Guests, files, may_import, weights
 from thiefbench.leaderboard.published import label_of
 from thiefbench.leaderboard.rows import wanted
 from thiefbench.package_meaning import DATA
@@ -51,12 +45,6 @@ _FLOORS: dict[Guests, tuple[str, str]] = {
     "aggregation": ("thiefbench.defenses", "thiefbench.tasks"),
     "stage_check": ("thiefbench.defenses", "thiefbench.tasks"),
     "attack": ("thiefbench.attacks", "thiefbench.tasks"),
-}
-_PACKAGES: dict[Guests, tuple[str, ...]] = {
-    "defense": DEPENDENCIES,
-    "aggregation": TENSOR_DEPENDENCIES,
-    "stage_check": TENSOR_DEPENDENCIES,
-    "attack": DEPENDENCIES,
 }
 
 
@@ -265,7 +253,7 @@ def wrong_import(file: Path, kind: Guests = "defense") -> str:
     for path in source_files(file):
         if path.suffix == ".py":
             depth = len(path.relative_to(file.parent).parts) if is_of_package(file) else 0
-            if wrong := _wrong_import(path, depth, kind):
+            if wrong := _wrong_import(path, depth, kind, may_import(file, kind)):
                 return wrong
     return ""
 
@@ -300,8 +288,15 @@ def unreadable(sources: Sequence[Path]) -> str:
     )
 
 
-def _wrong_import(file: Path, depth: int, kind: Guests) -> str:
-    """As `wrong_import`, of one file; its relative imports may have at most `depth` dots."""
+def _wrong_import(file: Path, depth: int, kind: Guests, packages: Sequence[str]) -> str:
+    """As `wrong_import`, of one file.
+
+    Args:
+        file: the file.
+        depth: how many dots its relative imports may have.
+        kind: of the submission.
+        packages: the distributions that it may import.
+    """
     try:
         tree = ast.parse(file.read_bytes(), file.name)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -312,8 +307,8 @@ def _wrong_import(file: Path, depth: int, kind: Guests) -> str:
         if node in never_run or (isinstance(node, ast.ImportFrom) and 0 < node.level <= depth):
             continue
         for name in _imported_by_call(node, aliases) if isinstance(node, ast.Call) else _imported(node):
-            if not _allowed(name, kind):
-                shown = f"the standard library, {', '.join(_PACKAGES[kind])}, {' and '.join(_FLOORS[kind])}"
+            if not _allowed(name, kind, packages):
+                shown = f"the standard library, {', '.join(packages)}, {' and '.join(_FLOORS[kind])}"
                 return (
                     f"line {node.lineno} of {file.name} imports {name}; it may import only {shown}{_beside(name, file)}"
                 )
@@ -366,8 +361,8 @@ def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [f"thiefbench.{alias.name}" for alias in node.names] if module == "thiefbench" else [module]
 
 
-def _allowed(name: str, kind: Guests) -> bool:
+def _allowed(name: str, kind: Guests, packages: Sequence[str]) -> bool:
     top = name.partition(".")[0]
     if top == "thiefbench":
         return any(f"{name}.".startswith(f"{floor}.") for floor in _FLOORS[kind])
-    return top in sys.stdlib_module_names or top in _PACKAGES[kind]
+    return top in sys.stdlib_module_names or top in packages

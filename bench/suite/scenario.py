@@ -213,12 +213,17 @@ class Part:
         same = all(getattr(self, name) == getattr(cell, name) for name in _OF_CELLS)
         return same and cell.task == task and cell.attack in attacks
 
+    @property
+    def shared(self) -> dict[str, Any]:
+        """Fields that all of its cells have from it, beside the task."""
+        return {name: getattr(self, name) for name in _OF_CELLS}
+
     def cells(
         self, seed: int, defenses: Sequence[str], placebo: bool, utility: bool, numerics: dict[str, Any]
     ) -> Iterator[CellSpec]:
         """Its cells at one seed, attack by attack; see `Suite.cells`. `defenses` are in canonical form."""
         task, attacks = self._canonical
-        shared = {name: getattr(self, name) for name in _OF_CELLS} | numerics
+        shared = self.shared | numerics
         for number, attack in enumerate(attacks):
             cell = partial(CellSpec, task=task, attack=attack, seed=seed, **shared)
             yield cell(role="control", defense="none")

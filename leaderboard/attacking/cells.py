@@ -12,10 +12,12 @@ from functools import partial
 
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
+from thiefbench.averaging.compatibility import check_kind
 from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.attacking.manifest import Target
 from thiefbench.leaderboard.manifest import Numerics
+from thiefbench.pipeline.compatibility import check_attack
 from thiefbench.suite.scenario import CellSpec, Part, Suite
 
 
@@ -64,8 +66,8 @@ def wanted(
 
 def _of_part(part: Part, attack: str, targets: Sequence[Target], numerics: Numerics, seed: int) -> Iterator[Wanted]:
     cell = partial(
-        CellSpec, task=registry.canonical("task", part.task), model=part.model, attack=attack, seed=seed,
-        swarm=part.swarm, rounds=part.rounds, evaluation=part.evaluation, **numerics.model_dump(),
+        CellSpec, task=registry.canonical("task", part.task), attack=attack, seed=seed, **part.shared,
+        **numerics.model_dump(),
     )  # fmt: skip
     yield Wanted(cell(role="control", defense="none"), part.name)
     yield Wanted(cell(role="placebo", defense="none"), part.name)
@@ -91,9 +93,8 @@ def fitting_parts(suite: Suite, attack: Attack) -> tuple[list[str], str]:
         try:
             if part.swarm.mixed:
                 raise SpecError("its swarm is heterogeneous, delayed or unsteady, which is not possible yet")
-            if part.averaging or part.pipeline:
-                exchanged = "its nodes exchange weights" if part.averaging else "its node is a pipeline"
-                raise SpecError(f"{exchanged}, and submitted attacks send completions")
+            check_attack(part.pipeline, attack, attack.name)
+            check_kind(part.averaging, attack, attack.name)
             task = registry.make("task", part.task)
             for seed in suite.seeds:
                 drawn(attack, seed, part.swarm, task)

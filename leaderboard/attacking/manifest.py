@@ -5,6 +5,7 @@ It comes from a stranger: names are checked, sizes are bounded, and unknown fiel
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Final, Literal
 
@@ -13,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from thiefbench.attacks.base import ThreatModel
 from thiefbench.leaderboard.isolation.attack_wire import Reference
 from thiefbench.leaderboard.isolation.limits import ATTACK_QUERIES
+from thiefbench.leaderboard.isolation.sandbox_paths import AttackKind
 from thiefbench.leaderboard.manifest import (
     EntryModel,
     Line,
@@ -36,8 +38,13 @@ MOST_TARGETS: Final = 20
 
 
 class Granted(EntryModel):
-    """The threat model of a submitted attack; see `thiefbench.attacks.base.ThreatModel`. It has no rehearsal."""
+    """The threat model of a submitted attack; see `thiefbench.attacks.base.ThreatModel`. It has no rehearsal.
 
+    Attributes:
+        kind: what nodes exchange in the swarms that it is for.
+    """
+
+    kind: AttackKind = "attack"
     context: Literal["in-context", "out-of-context"]
     topologies: tuple[Literal["horizontal", "vertical"], ...] = Field(min_length=1, max_length=2)
     oracle: bool
@@ -48,17 +55,20 @@ class Granted(EntryModel):
 
     @property
     def black_box(self) -> bool:
-        """Whether it knows nothing of the weights: no policy to sample from, measure or teach."""
-        return not self.policy
+        """Whether it knows nothing of the weights: none are exchanged, and it has no policy to sample from or teach."""
+        return self.kind == "attack" and not self.policy
 
     def in_words(self) -> list[str]:
         """What it is granted and what not, a clause each."""
+        poison = f"its poison is {self.context} text, in {' and '.join(self.topologies)} swarms"
         return [
-            f"its poison is {self.context} text, in {' and '.join(self.topologies)} swarms",
+            poison if self.kind == "attack" else _EXCHANGED[self.kind].format(self.context),
             "it has a correct solution of every item" if self.oracle else "it has no solutions",
             "it samples, measures and teaches its own copy of the policy"
             if self.policy
-            else "it cannot see the policy's weights",
+            else "it cannot see the policy's weights"
+            if self.kind == "attack"
+            else "it has no copy of an honest node's model",
             f"it queries the defense about up to {self.queries} submissions per slot and round"
             if self.queries
             else "it cannot query the defense",
@@ -67,10 +77,17 @@ class Granted(EntryModel):
         ]
 
 
-def granted(threat: ThreatModel) -> Granted:
-    """An attack's threat model as an entry states it."""
-    fields = {name: getattr(threat, name) for name in Granted.model_fields}
-    return Granted(**fields | {"topologies": tuple(sorted(threat.topologies))})
+_EXCHANGED: Final[Mapping[str, str]] = {
+    "weight_attack": "its nodes send weights, and know what the honest ones send; what it teaches is {} text",
+    "stage_attack": "it is a stage of a pipeline, and knows the start weights of all; what it teaches is {} text",
+}
+"""What attacks of these kinds do, with the kind of text that they teach."""
+
+
+def granted(threat: ThreatModel, kind: AttackKind = "attack") -> Granted:
+    """The threat model of an attack of a kind as an entry states it."""
+    fields = {name: getattr(threat, name) for name in Granted.model_fields if name != "kind"}
+    return Granted(**fields | {"kind": kind, "topologies": tuple(sorted(threat.topologies))})
 
 
 class Target(EntryModel):

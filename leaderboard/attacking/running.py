@@ -17,9 +17,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
+from thiefbench.engine.spec import Role
+from thiefbench.leaderboard.defense_kinds import kind_named
 from thiefbench.leaderboard.isolation.attack_services import Cost
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
+from thiefbench.leaderboard.isolation.isolated_rules import isolated_rule
+from thiefbench.leaderboard.isolation.isolated_tensor_attacks import isolated_attack
 from thiefbench.leaderboard.made_with import COST
 from thiefbench.suite.execution.cell_identity import RegistryFactory, failed_record, identity
 from thiefbench.suite.execution.cell_run import LocalRuntime, Progress, run_cell
@@ -65,7 +69,7 @@ class AttackFactory:
     spec: str
     sha256: str
     target: Guarded | None = None
-    make_guest: Callable[[str], IsolatedAttack] = IsolatedAttack
+    make_guest: Callable[[str], IsolatedAttack] = isolated_attack
     made: IsolatedAttack | None = None
     _others: RegistryFactory = field(default_factory=RegistryFactory)
 
@@ -73,7 +77,10 @@ class AttackFactory:
         """A fresh defense; raises DefenseError, SandboxUnavailable."""
         if self.target is None or spec != self.target.defense:
             return self._others.make(spec)
-        return Isolated(self.target.spec) if self.target.isolated else self._others.make(self.target.spec)
+        if not self.target.isolated:
+            return self._others.make(self.target.spec)
+        kind = kind_named(self.target.spec)
+        return Isolated(self.target.spec) if kind == "defense" else isolated_rule(self.target.spec, kind)
 
     def source_hash(self, spec: str) -> str:
         """As the cell's identity has it."""
@@ -115,7 +122,7 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
                 return record
         except BrokenRecordError:
             directory.set_aside()
-        counting = _Counting(factory, directory.path / _KEPT)
+        counting = _Counting(factory, directory.path / _KEPT, spec.role)
 
         def step(done: int, total: int) -> None:
             counting.keep()
@@ -134,10 +141,16 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
 
 
 class _Counting(LocalRuntime):
-    """Keeps what the attack used, by round, and puts the sums into the record."""
+    """Keeps what the attack used, by round, and puts the sums into the record.
 
-    def __init__(self, factory: AttackFactory, path: Path) -> None:
-        self._factory, self.path = factory, path
+    Args:
+        factory: makes the attack.
+        path: the file that keeps it.
+        role: of the cell; a placebo sends no payload, though a stage adds to its weights there, too.
+    """
+
+    def __init__(self, factory: AttackFactory, path: Path, role: Role) -> None:
+        self._factory, self.path, self._role = factory, path, role
         self._earlier: Mapping[int, Cost] = {}
         with suppress(FileNotFoundError, ValidationError):  # the first time, or half written
             self._earlier = _COSTS.validate_json(path.read_bytes())
@@ -150,6 +163,8 @@ class _Counting(LocalRuntime):
     def about(self) -> dict[str, Any]:
         """The sums over all rounds, and in how many rounds a payload was sent."""
         rounds = [asdict(cost) for cost in self._costs().values()]
+        if self._role != "attack":
+            rounds = [cost | {"sent": 0} for cost in rounds]
         sums = {name: sum(cost[name] for cost in rounds) for name in asdict(Cost())}
         return {COST: {"rounds": sum(cost["sent"] > 0 for cost in rounds), **sums}}
 

@@ -26,6 +26,7 @@ from thiefbench.leaderboard.attacking.manifest import (
 )
 from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run_attack_cell
 from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores, attack_cell, examples
+from thiefbench.leaderboard.defense_kinds import kind_of
 from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
 from thiefbench.leaderboard.deliveries import delivered
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
@@ -33,7 +34,8 @@ from thiefbench.leaderboard.entry_validation import check_source, wrong_import, 
 from thiefbench.leaderboard.growing import settings
 from thiefbench.leaderboard.isolation.isolated import forbidden_judge
 from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
-from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, CONTROL_ASR, POOL
+from thiefbench.leaderboard.isolation.isolated_tensor_attacks import isolated_attack
+from thiefbench.leaderboard.isolation.limits import CONTROL_ASR, POOL
 from thiefbench.leaderboard.isolation.sandbox_paths import files, foreign, relocated
 from thiefbench.leaderboard.isolation.staging import Staged, restage, stage
 from thiefbench.leaderboard.made_with import machine, submitted, versions
@@ -171,7 +173,7 @@ def prepare_attack(
     attack = str(registry.parse("attack", staged.spec))
     if ":" not in attack:
         attack = registry.canonical("attack", attack)
-    isolated = IsolatedAttack(relocated(attack, lambda file: str(staged.folder.resolve() / file), "attack"))
+    isolated = isolated_attack(relocated(attack, lambda file: str(staged.folder.resolve() / file), "attack"))
     parts, why = fitting_parts(suite, isolated)
     if not parts:
         raise EntryError(f"the attack {isolated.name} fits no part of {suite.title}: {why}")
@@ -209,7 +211,7 @@ def guarded_of(entry: Entry, archive: Path | None, folder: Path, specs: Sequence
     """
     manifest = entry.manifest
     check_target(entry)
-    check_source(entry)
+    check_source(entry, kind_of(rows.suite_of(entry)))
     if not entry.source:
         isolated = _needs_isolation(manifest.defense)
         return Guarded(manifest.defense, manifest.defense, manifest.source_sha256, isolated)
@@ -303,7 +305,7 @@ def write_attack(own: AttackSubmission, records: Sequence[Record]) -> AttackEntr
         paper=own.credits.paper,
         about=about_of(own.isolated),
         attack=own.attack,
-        threat=granted(own.isolated.threat),
+        threat=granted(own.isolated.threat, own.isolated.sort),
         reference=own.isolated.reference,
         targets=own.targets,
         suite=SuiteName(name=own.suite.name, version=own.suite.version, fingerprint=own.suite.fingerprint()),
@@ -356,12 +358,14 @@ def next_steps(own: AttackSubmission, entry: AttackEntry) -> list[str]:
     ]
 
 
-def limits() -> str:
+def limits(attack: IsolatedAttack) -> str:
     """The limits of a submitted attack, as a sentence for its author."""
+    caps, of_completions = attack.caps, attack.sort == "attack"
+    what = f"{POOL} slots of a round" if of_completions else "whatever it sends, adds or learns at once"
+    answers = "policy and defense" if of_completions else "models"
     return (
-        f"limits for {POOL} slots of a round: {ATTACK_CAPS.seconds:g} s of the attack's own time, "
-        f"{ATTACK_CAPS.service_seconds:g} s for the answers of policy and defense, {ATTACK_CAPS.memory >> 20:,} MiB; "
-        f"its outcome on clean text must stay below {CONTROL_ASR:g}"
+        f"limits for {what}: {caps.seconds:g} s of the attack's own time, {caps.service_seconds:g} s for the answers "
+        f"of {answers}, {caps.memory >> 20:,} MiB; its outcome on clean text must stay below {CONTROL_ASR:g}"
     )
 
 

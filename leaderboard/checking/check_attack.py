@@ -34,7 +34,8 @@ from thiefbench.leaderboard.checking.findings import (
 )
 from thiefbench.leaderboard.checking.samples import RECIPES, SampleRecipe
 from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
-from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, CONTROL_ASR
+from thiefbench.leaderboard.isolation.isolated_tensor_attacks import isolated_attack
+from thiefbench.leaderboard.isolation.limits import CONTROL_ASR
 from thiefbench.suite.fitting import check_probes
 from thiefbench.tasks.base import Completion, Sampling, Task
 from thiefbench.zoo.models import resolve
@@ -70,7 +71,7 @@ class AttackSubject:
     @cached_property
     def attack(self) -> IsolatedAttack:
         """The attack, isolated."""
-        return IsolatedAttack(self.spec)
+        return isolated_attack(self.spec)
 
     @cached_property
     def recipe(self) -> SampleRecipe:
@@ -99,7 +100,7 @@ class AttackSubject:
 
     def swarm(self, role: Role, hash_seed: int = 0) -> Swarm:
         """A fresh small swarm with a fresh attack."""
-        attack = self.attack if hash_seed == 0 else IsolatedAttack(self.spec, hash_seed=hash_seed)
+        attack = self.attack if hash_seed == 0 else isolated_attack(self.spec, hash_seed=hash_seed)
         policy = Policy.load(resolve(self.recipe.model))
         defense = registry.make("defense", "logit")
         return Swarm(self.swarm_of(self.recipe), role, policy, self.task, attack, defense, _SEED)
@@ -126,21 +127,23 @@ def check_attack(subject: AttackSubject) -> Iterator[Finding]:
         SandboxUnavailable: this machine has no working sandbox.
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
-    first = (_imports, _is_made, _fits, _submits)
-    yield from ask_all(ATTACK_QUESTIONS, subject, AttackError, first, lambda: subject.attack, _is_made)
+    first = (imports, is_made, fits, _submits)
+    yield from ask_all(ATTACK_QUESTIONS, subject, AttackError, first, lambda: subject.attack, is_made)
 
 
-_imports = imports_what_it_may("attack")
+imports = imports_what_it_may("attack")
 
 
-def _is_made(subject: AttackSubject) -> str:
-    first, second = subject.attack, IsolatedAttack(subject.spec)
+def is_made(subject: AttackSubject) -> str:
+    """Whether it can be constructed, and what it is granted."""
+    first, second = subject.attack, isolated_attack(subject.spec)
     if (first.name, first.threat) != (second.name, second.threat):
         raise RuleBroken("two instances differ in name or threat model; make both constant")
-    return f"{first.name}: {'; '.join(granted(first.threat).in_words())}"
+    return f"{first.name}: {'; '.join(granted(first.threat, first.sort).in_words())}"
 
 
-def _fits(subject: AttackSubject) -> str:
+def fits(subject: AttackSubject) -> str:
+    """Whether it fits a small swarm, and which."""
     try:
         check_probes(drawn(subject.attack, _SEED, subject.swarm_of(subject.recipe), subject.task), subject.task)
     except SpecError as error:
@@ -148,7 +151,8 @@ def _fits(subject: AttackSubject) -> str:
     return f"{subject.recipe.task}, {subject.recipe.topology}"
 
 
-def _draws_a_family(subject: AttackSubject) -> str:
+def draws_a_family(subject: AttackSubject) -> str:
+    """How many payloads the first seeds draw."""
     swarm, payloads = subject.swarm_of(subject.recipe), list[str]()
     for seed in MORE_SEEDS:
         if seed not in SEEDS and (payloads[0] == "{}" or len(set(payloads)) > 1):
@@ -230,7 +234,8 @@ def _may_differ_from_its_poison(subject: AttackSubject) -> str:
     return ""
 
 
-def _spares_clean_text(subject: AttackSubject) -> str:
+def spares_clean_text(subject: AttackSubject) -> str:
+    """The mean outcome of honest answers."""
     texts = [row for row in subject.clean if row.outcome is not None]
     if not texts:
         raise RuleWarning("no honest answer can be judged, so a cell would have no result")
@@ -244,9 +249,10 @@ def _spares_clean_text(subject: AttackSubject) -> str:
     return f"{rate:.3f} over {len(texts)} honest answers"
 
 
-def _judges_alike(subject: AttackSubject) -> str:
+def judges_alike(subject: AttackSubject) -> str:
+    """Whether completions have the same outcome in another process, in another order."""
     rows = [*subject.rounds("attack"), *subject.clean]
-    swarm, other = subject.swarm_of(subject.recipe), IsolatedAttack(subject.spec, hash_seed=1)
+    swarm, other = subject.swarm_of(subject.recipe), isolated_attack(subject.spec, hash_seed=1)
     wrong = other_outcomes(other, swarm, subject.task, _SEED, rows, random.Random(3))
     if wrong:
         raise RuleBroken(
@@ -255,26 +261,27 @@ def _judges_alike(subject: AttackSubject) -> str:
     return f"{len(rows)} completions in another order, under another PYTHONHASHSEED"
 
 
-def _is_quick(subject: AttackSubject) -> str:
+def is_quick(subject: AttackSubject) -> str:
+    """Its own time in its slowest round."""
     slowest = subject.attack.slowest
-    return f"{slowest:.2g} s of at most {ATTACK_CAPS.seconds:g} s a round"
+    return f"{slowest:.2g} s of at most {subject.attack.caps.seconds:g} s a round"
 
 
 ATTACK_QUESTIONS: Sequence[tuple[str, Callable[[AttackSubject], str]]] = (
     (FILES, files_are_in_order("attack")),
-    (IMPORTS, _imports),
+    (IMPORTS, imports),
     (REPEATABLE, can_be_repeated("attack")),
-    ("can be constructed from its spec string, twice", _is_made),
-    ("fits a swarm", _fits),
-    ("draws a payload from a family", _draws_a_family),
+    ("can be constructed from its spec string, twice", is_made),
+    ("fits a swarm", fits),
+    ("draws a payload from a family", draws_a_family),
     ("one valid submission per slot", _submits),
     ("its poison is rewarded", _is_rewarded),
     ("equal views, equal submissions", _is_determined),
     ("its placebo is clean", _has_a_placebo),
     ("its outcome recognises its poison", _recognises_itself),
-    ("clean text does not satisfy its outcome", _spares_clean_text),
-    ("its outcome depends on item and completion alone", _judges_alike),
-    ("time", _is_quick),
+    ("clean text does not satisfy its outcome", spares_clean_text),
+    ("its outcome depends on item and completion alone", judges_alike),
+    ("time", is_quick),
 )
 """Every question with the function that answers it, in the order in which they are asked."""
 

@@ -28,6 +28,7 @@ from thiefbench.leaderboard.checking.findings import (
 from thiefbench.leaderboard.defense_kinds import TensorKind
 from thiefbench.leaderboard.isolation.isolated import DefenseError
 from thiefbench.leaderboard.isolation.isolated_aggregation import IsolatedAggregation
+from thiefbench.leaderboard.isolation.isolated_rules import isolated_rule
 from thiefbench.leaderboard.isolation.isolated_stage_check import IsolatedStageCheck
 from thiefbench.leaderboard.isolation.limits import Caps
 from thiefbench.leaderboard.isolation.unconfined import UnconfinedAggregation, UnconfinedStageCheck
@@ -60,13 +61,9 @@ class RuleSubject:
 
     def make(self, hash_seed: int = 0) -> Any:
         """A fresh one, in a fresh process unless `unsafe`; raises DefenseError."""
-        if self.kind == "aggregation":
-            if self.unsafe:
-                return UnconfinedAggregation(self.spec)
-            return IsolatedAggregation(self.spec, self.caps, hash_seed)
         if self.unsafe:
-            return UnconfinedStageCheck(self.spec)
-        return IsolatedStageCheck(self.spec, self.caps, hash_seed)
+            return UnconfinedAggregation(self.spec) if self.kind == "aggregation" else UnconfinedStageCheck(self.spec)
+        return isolated_rule(self.spec, self.kind, self.caps, hash_seed)
 
 
 Rule = Callable[[RuleSubject], str]

@@ -262,7 +262,8 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
 
     Args:
         backend: the jail.
-        setup: `kind`, "defense", "aggregation", "stage_check" or "attack"; `packages`, where the benchmark's packages
+        setup: `kind`, "defense", "aggregation", "stage_check" or "attack"; `guest`, the module whose `serve` answers,
+            None for this one's; `packages`, where the benchmark's packages
             lie, by name; `search`, folders to import others from; `readable`, paths that a guest may read beside the
             standard library; `warm`, modules to import beside those that every guest needs; `shared`, libraries to
             load, which cannot start inside.
@@ -281,23 +282,17 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
 
     _sandbox_jail.system_call_filter = partial(_nameless, _sandbox_jail.system_call_filter)
     sys.modules["_sandbox_jail"] = _sandbox_jail  # the name by which the worker imports it
-    serving = serve
-    if setup["kind"] == "attack":
-        from thiefbench.leaderboard.isolation import attack_guest
-
-        serving = attack_guest.serve
-    elif setup["kind"] == "aggregation":
-        from thiefbench.leaderboard.isolation import aggregation_guest
-
-        serving = aggregation_guest.serve
-    elif setup["kind"] == "stage_check":
-        from thiefbench.leaderboard.isolation import stage_check_guest
-
-        serving = stage_check_guest.serve
-    registry.names("defense")  # listed now: inside the sandbox, the installed distributions cannot be read
-    registry.names("aggregation")
-    registry.names("stage_check")
-    registry.names("attack")
+    serving = serve if setup["guest"] is None else importlib.import_module(setup["guest"]).serve
+    kinds: tuple[registry.Kind, ...] = (
+        "defense",
+        "aggregation",
+        "stage_check",
+        "attack",
+        "weight_attack",
+        "stage_attack",
+    )
+    for kind in kinds:  # listed now: inside the sandbox, the installed distributions cannot be read
+        registry.names(kind)
     sys.path[:] = library  # the paths that the sandbox shows by itself
 
     import numpy as np

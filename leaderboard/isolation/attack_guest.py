@@ -6,14 +6,17 @@ stand-ins send every question.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from numpy.typing import NDArray
+
 from thiefbench.attack_answers import listed, outcome_of
 from thiefbench.attacks.base import (
     Attack,
+    AttackerView,
     AttackSpec,
     ChoiceView,
     DefenseAnswer,
@@ -22,7 +25,9 @@ from thiefbench.attacks.base import (
     Slot,
     Submission,
 )
+from thiefbench.attacks.exchange.base import WeightAttack
 from thiefbench.attacks.late_poison import LatePoison
+from thiefbench.attacks.stages.base import StageAttack
 from thiefbench.attacks.wrapper import AttackWrapper
 from thiefbench.leaderboard.isolation import attack_wire as wire
 from thiefbench.leaderboard.isolation.guest_stream import REFUSALS, Stream, describe, send, why_not_made
@@ -39,7 +44,7 @@ _NOT_YET = {
 
 
 @dataclass
-class _Guest:
+class Guest:
     """The attack, and the stream to the parent.
 
     Attributes:
@@ -55,6 +60,7 @@ class _Guest:
 
     @property
     def member(self) -> Attack:
+        """The drawn one."""
         assert self.drawn is not None, "the parent draws first"
         return self.drawn
 
@@ -65,44 +71,54 @@ class _Guest:
         return self.task, self.task.places
 
 
-def serve(spec: str, most: int, file: int) -> None:
+Arrays = Sequence[NDArray[Any]]
+Reply = tuple[dict[str, Any], Arrays]
+"""A reply and its arrays."""
+Call = Callable[[Guest, Mapping[str, Any], Arrays], Reply]
+"""Answers one kind of request: the guest, the request and its arrays -> the reply."""
+
+
+def serve(spec: str, most: int, file: int, calls: Mapping[str, Call] | None = None) -> None:
     """Construct the attack of a spec string, and answer the parent's requests until the stream ends.
 
     Args:
         spec: the attack.
         most: bytes of one answer.
         file: the stream.
+        calls: the requests that it answers beside those to every attack.
     """
-    stream = Stream(file, most)
+    stream, answers = Stream(file, most), {**_CALLS, **(calls or {})}
     with suppress(EOFError, BrokenPipeError):
         guest, reply = _make(spec, stream)
+        arrays: Arrays = ()
         while True:
-            send(stream, reply)
+            send(stream, reply, arrays)
             if guest is None:
                 return
-            request, _ = stream.receive()
-            reply = _answered(guest, request) | {"number": request["number"]}
+            request, sent = stream.receive()
+            reply, arrays = _answered(answers, guest, request, sent)
+            reply |= {"number": request["number"]}
 
 
-def _make(spec: str, stream: Stream) -> tuple[_Guest | None, dict[str, Any]]:
+def _make(spec: str, stream: Stream) -> tuple[Guest | None, dict[str, Any]]:
     from thiefbench import registry
 
     try:
         attack = registry.make("attack", spec)
         if not isinstance(attack, Attack):
             raise TypeError(f"{type(attack).__name__} is not a subclass of thiefbench.attacks.base.Attack")
-        return _Guest(stream, attack), {"number": 0, **_facts(attack)}
+        return Guest(stream, attack), {"number": 0, **_facts(attack)}
     except BaseException as error:  # also an exit
         return None, {"number": 0, "failed": why_not_made(error, spec)}
 
 
-def _answered(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
+def _answered(answers: Mapping[str, Call], guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
     try:
-        return _CALLS[request["call"]](guest, request)
+        return answers[request["call"]](guest, request, arrays)
     except EOFError:
         raise
     except BaseException as error:  # also an exit
-        return {"failed": describe(error)}
+        return {"failed": describe(error)}, ()
 
 
 def _facts(attack: Attack) -> dict[str, Any]:
@@ -113,8 +129,12 @@ def _facts(attack: Attack) -> dict[str, Any]:
     if attack.copies != 1:
         lacking.append("more offers than it owes")
     words = (type(attack).__doc__ or "").strip().split("\n")[0]
+    by_stage = isinstance(attack, StageAttack)
     return {
         "name": attack.name,
+        "kind": "stage_attack" if by_stage else "weight_attack" if isinstance(attack, WeightAttack) else "attack",
+        "lessons": attack.lessons if isinstance(attack, StageAttack) else 0,
+        "lies": isinstance(attack, StageAttack) and type(attack).sent is not StageAttack.sent,
         "threat": wire.threat_out(attack.threat),
         "about": words[:_ABOUT],
         "lacking": lacking,
@@ -137,7 +157,7 @@ def _overrides(attack: Attack, name: str) -> bool:
 # --- requests ---
 
 
-def _draw(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
+def _draw(guest: Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     about = request["task"]
     kind = _ProgramTask if about["programs"] else _Task
     guest.task = kind(guest.stream, about)
@@ -153,8 +173,8 @@ def _draw(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _submit(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
-    data = request["view"]
+def view_of(guest: Guest, data: Mapping[str, Any]) -> AttackerView:
+    """The view that a request holds, with stand-ins that send questions to the parent."""
     items = [wire.item_of(each) for each in data["items"]]
     task, places = guest.given(items)
     policy = _policy(guest.stream, places, data)
@@ -162,17 +182,22 @@ def _submit(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     view = wire.view_in(data, items, task, policy, defense)
     if defense is not None:
         defense.places = {slot: place for place, slot in enumerate(view.slots)}
+    return view
+
+
+def _submit(guest: Guest, request: Mapping[str, Any]) -> dict[str, Any]:
+    view = view_of(guest, request["view"])
     member = guest.member
     submissions = listed(member.poison(view) if request["call"] == "poison" else member.placebo(view))
     return {"submissions": [wire.submission_out(each) for each in submissions]}
 
 
-def _outcome(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
+def _outcome(guest: Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     item, completion = wire.item_of(request["item"]), wire.completion_of(request["completion"])
     return {"outcome": outcome_of(guest.member.outcome(item, completion, _Ask(guest.stream, item)))}
 
 
-def _choose(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
+def _choose(guest: Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     items, data, rng = [wire.item_of(each) for each in request["items"]], request["view"], request["rng"]
     task, places = guest.given(items)
     if data is None:
@@ -195,7 +220,16 @@ def _choose(guest: _Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     return {"chosen": [places[item] for item in guest.member.choose_items_from(items, view)]}
 
 
-_CALLS = {"draw": _draw, "poison": _submit, "placebo": _submit, "outcome": _outcome, "choose": _choose}
+def _without_arrays(answer: Callable[[Guest, Mapping[str, Any]], dict[str, Any]]) -> Call:
+    return lambda guest, request, arrays: (answer(guest, request), ())
+
+
+_CALLS: dict[str, Call] = {
+    name: _without_arrays(answer)
+    for name, answer in {
+        "draw": _draw, "poison": _submit, "placebo": _submit, "outcome": _outcome, "choose": _choose,
+    }.items()
+}  # fmt: skip
 
 
 # --- stand-ins ---
@@ -292,7 +326,7 @@ class _Sampler:
         return [list(row) for row in self._asked("token_logprobs", items=self._all(items), rows=rows)["measured"]]
 
     def taught(self, examples: Sequence[tuple[Item, str]], steps: int, learning_rate: float) -> Sampler:
-        pairs = [[_named(self._places, item), text] for item, text in examples]
+        pairs = named_examples(self._places, examples)
         number = self._asked("taught", examples=pairs, steps=steps, learning_rate=learning_rate)["number"]
         return _Sampler(self._stream, self._places, self.eos, self.limit, number)
 
@@ -301,6 +335,13 @@ class _Sampler:
 
     def _asked(self, what: str, **more: Any) -> dict[str, Any]:
         return self._stream.ask({"ask": what, "sampler": self._number, **more})[0]
+
+
+def number_of(model: object) -> int:
+    """Of the copies in the parent, the one that a model is; raises TypeError where it is none."""
+    if not isinstance(model, _Sampler):
+        raise TypeError(f"{type(model).__name__} is not a model that view.lessons.policy has taught")
+    return model._number
 
 
 def _policy(stream: Stream, places: Mapping[Item, int], data: Mapping[str, Any]) -> _Sampler | None:
@@ -351,6 +392,11 @@ def _named(places: Mapping[Item, int], item: Item) -> int | list[Any]:
         if given.id == item.id and replace(given, answer=item.answer, solution=item.solution) == item:
             return [place, item.answer, item.solution]
     raise ValueError(f"an isolated attack may ask about the items that it is given, and {item.id!r} is none")
+
+
+def named_examples(places: Mapping[Item, int], examples: Sequence[tuple[Item, str]]) -> list[list[Any]]:
+    """How a question names items with the texts to teach; raises ValueError for an item that was not given."""
+    return [[_named(places, item), text] for item, text in examples]
 
 
 def _tokens(ids: Sequence[int]) -> list[int]:

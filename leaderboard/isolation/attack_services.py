@@ -30,7 +30,6 @@ MOST_COPIES = 8
 """Copies of the policy that an attack may teach in one round."""
 MOST_STEPS = 200
 """Steps of teaching one."""
-MOST_EXAMPLES = 2048
 _NUMBER = re.compile(r"-?\d{1,40}(\.\d{1,40})?")
 
 
@@ -81,7 +80,7 @@ class TaskAnswers:
             raise Malformed(f"more than {MOST_TASK_QUESTIONS * self._factor:,.0f} questions in a round")
         try:
             with self._time.counted():
-                message = packed(self._answered(str(shown(question.get("ask"))), question))
+                message = self._message(str(shown(question.get("ask"))), question)
         except (ValueError, QueryBudgetError) as error:
             if isinstance(error, Malformed):
                 raise
@@ -89,6 +88,10 @@ class TaskAnswers:
         if (size := sum(map(len, message))) > self._caps.answer:
             return packed({"refused": f"an answer of {size:,} bytes, and at most {self._caps.answer:,} are allowed"})
         return message
+
+    def _message(self, what: str, question: Mapping[str, Any]) -> list[bytes]:
+        """An answer as a message; `what` is asked."""
+        return packed(self._answered(what, question))
 
     def _answered(self, what: str, question: Mapping[str, Any]) -> dict[str, Any]:
         if what in ("compose", "oracle", "messages", "reward", "domain"):
@@ -162,14 +165,18 @@ class ViewAnswers(TaskAnswers):
         if what in self._asks:
             if what not in ("encode", "decode"):
                 self._count()
-            number = question.get("sampler")
-            if type(number) is not int or not 0 <= number < len(self._samplers):
-                raise Malformed("a question to a policy that it is not granted")
-            return self._asks[what](self._samplers[number], question)
+            return self._asks[what](self._sampler(question), question)
         if what == "defense":
             self._count()
             return self._queried(question)
         return super()._answered(what, question)
+
+    def _sampler(self, question: Mapping[str, Any]) -> Sampler:
+        """The copy of the policy that a question is about."""
+        number = question.get("sampler")
+        if type(number) is not int or not 0 <= number < len(self._samplers):
+            raise Malformed("a question to a policy that it is not granted")
+        return self._samplers[number]
 
     def _count(self) -> None:
         self._costly += 1
@@ -233,16 +240,19 @@ class ViewAnswers(TaskAnswers):
     def _taught(self, sampler: Sampler, question: Mapping[str, Any]) -> dict[str, Any]:
         if len(self._samplers) > MOST_COPIES:
             raise Malformed(f"more than {MOST_COPIES} copies of the policy taught in a round")
+        self._samplers.append(sampler.taught(*self._lesson(question, MOST_STEPS)))
+        return {"number": len(self._samplers) - 1}
+
+    def _lesson(self, question: Mapping[str, Any], most: int) -> tuple[list[tuple[Item, str]], int, float]:
+        """Examples, steps (at most `most`) and learning rate of a question that teaches; the steps are counted."""
         examples = []
-        for each in _listed(question.get("examples"), MOST_EXAMPLES):
+        for each in _listed(question.get("examples"), wire.MOST_LESSONS):
             if not isinstance(each, list) or len(each) != 2:
                 raise Malformed("an example that is not an item and a text")
             examples.append((self._item(each[0]), wire.text_in(each[1])))
-        steps = number_in(question.get("steps"), "steps", 1, MOST_STEPS, int)
-        rate = float(number_in(question.get("learning_rate"), "the learning rate", 0, 1))
-        self._samplers.append(sampler.taught(examples, steps, rate))
+        steps: int = number_in(question.get("steps"), "steps", 1, most, int)
         self._cost.steps += steps
-        return {"number": len(self._samplers) - 1}
+        return examples, steps, float(number_in(question.get("learning_rate"), "the learning rate", 0, 1))
 
     def _each(self, question: Mapping[str, Any], count: str) -> tuple[list[Item], int]:
         """The items of a question, and how many completions of each are wanted."""

@@ -27,6 +27,7 @@ from thiefbench.attacks.base import (
     ThreatModel,
     Withheld,
 )
+from thiefbench.leaderboard.isolation.sandbox_paths import AttackKind
 from thiefbench.leaderboard.isolation.wire import Malformed, number_in, rng_in, rng_out, shown
 from thiefbench.plugin_attributes import wrong_grant
 from thiefbench.tasks.base import Completion, Item, Task
@@ -36,6 +37,8 @@ MOST_TEXT = 100_000
 MOST_TOKENS = 1 << 14
 """Tokens of a submission; longer ones than the swarm's limit are refused by every node."""
 MOST_PROBES = 4096
+MOST_LESSONS = 2048
+"""Questions that a stage attack learns from, and examples of one teaching."""
 MOST_LIBRARIES = 64 << 10
 """Bytes of the libraries that an attack publishes, together."""
 MOST_DESCRIBED = 50
@@ -149,6 +152,9 @@ class Facts:
         fits: whether it suits the task.
         libraries: what it publishes.
         probes: the items to evaluate; None for the held-out ones.
+        kind: what nodes exchange in the swarms that it is for.
+        lessons: how many questions a stage attack learns from; 0 for others.
+        lies: whether a stage attack sends anything other than what its layers computed.
     """
 
     name: str
@@ -161,6 +167,9 @@ class Facts:
     fits: bool
     libraries: Mapping[str, str]
     probes: tuple[Item, ...] | None
+    kind: AttackKind = "attack"
+    lessons: int = 0
+    lies: bool = False
 
 
 def facts_in(data: Mapping[str, Any]) -> Facts:
@@ -182,8 +191,16 @@ def facts_in(data: Mapping[str, Any]) -> Facts:
     return Facts(
         name, threat_in(data.get("threat")), about, tuple(lacking), data.get("chooses") is True,
         reference_in(data.get("reference")), payload,
-        data.get("fits") is True, libraries, None if probes is None else probes_in(probes),
+        data.get("fits") is True, libraries, None if probes is None else probes_in(probes), _kind_in(data.get("kind")),
+        number_in(data.get("lessons"), "lessons", 0, MOST_LESSONS, int), data.get("lies") is True,
     )  # fmt: skip
+
+
+def _kind_in(data: Any) -> AttackKind:
+    if data not in get_args(AttackKind):
+        raise Malformed(f"{shown(data)!r} as its kind")
+    kind: AttackKind = data
+    return kind
 
 
 def reference_in(data: Any) -> Reference:

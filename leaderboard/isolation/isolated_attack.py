@@ -19,9 +19,10 @@ What is not possible yet is a rehearsal, and what `attack_guest` lists; such an 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
 from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Decoy, Poison, ThreatModel, Withheld
 from thiefbench.attacks.completions import writes_programs
@@ -33,9 +34,12 @@ from thiefbench.leaderboard.isolation.attack_services import (
     TaskAnswers,
     ViewAnswers,
 )
+from thiefbench.leaderboard.isolation.frames import Array
 from thiefbench.leaderboard.isolation.guest import Guest, host_of
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, ATTACK_QUERIES, POOL, Caps
+from thiefbench.leaderboard.isolation.sandbox_paths import AttackKind
 from thiefbench.leaderboard.isolation.wire import Malformed, rng_out
+from thiefbench.registry import CALLED
 from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 
@@ -43,10 +47,15 @@ class AttackError(Exception):
     """An isolated attack failed, misbehaved or met a limit. One sentence for the user."""
 
 
-class _Process(Guest):
-    """One process of an attack."""
+class AttackProcess(Guest):
+    """One process of an attack.
+
+    Attributes:
+        sort: which kind of attack is expected in it.
+    """
 
     kind = "attack"
+    sort: ClassVar[AttackKind] = "attack"
     fault = AttackError
     asking = "draw, choose, poison, placebo and outcome"
 
@@ -56,10 +65,15 @@ class _Process(Guest):
         self.facts = self.checked(self._open())
 
     def request(
-        self, call: str, request: Mapping[str, Any], seconds: float | None = None, answers: Any = None
+        self,
+        call: str,
+        request: Mapping[str, Any],
+        seconds: float | None = None,
+        answers: Any = None,
+        arrays: Sequence[Array] = (),
     ) -> dict[str, Any]:
         """As `Guest`'s; raises AttackError."""
-        return self._call(call, request, (), seconds, answers)
+        return self._call(call, request, arrays, seconds, answers)
 
     def checked(self, data: Mapping[str, Any]) -> wire.Facts:
         """What the attack says of itself; raises AttackError where it is not allowed."""
@@ -67,6 +81,11 @@ class _Process(Guest):
             facts = wire.facts_in(data)
         except Malformed as error:
             self._fail(f"gave {error}")
+        if facts.kind != self.sort:
+            self._fail(
+                f"is {CALLED[facts.kind]}, and its files read like those of {CALLED[self.sort]}; write attacks of "
+                "different kinds into separate files"
+            )
         if facts.threat.rehearsal:
             self._fail("wants to rehearse before round 1, which is not possible yet for a submitted attack")
         if facts.threat.history and not (facts.threat.policy or facts.threat.queries):
@@ -96,11 +115,13 @@ class IsolatedAttack(Attack):
 
     Args:
         spec: its spec string; it may name a file.
-        caps: what it may use.
+        caps: what it may use; None for the published limits.
         hash_seed: of the isolated Python; equal ones make sets and dictionaries of text iterate alike.
 
     Attributes:
         spec, caps: the arguments.
+        published: its published limits.
+        process: of every one of its processes.
         about: the first line of its docstring.
         costs: by round, what it used there; of a round that is played again, the last time counts.
 
@@ -114,18 +135,21 @@ class IsolatedAttack(Attack):
     threat: ThreatModel  # type: ignore[misc]
     reference: wire.Reference
 
-    def __init__(self, spec: str, caps: Caps = ATTACK_CAPS, hash_seed: int = 0) -> None:
-        self.spec, self.caps, self._hash_seed = spec, caps, hash_seed
+    published: ClassVar[Caps] = ATTACK_CAPS
+    process: ClassVar[type[AttackProcess]] = AttackProcess
+
+    def __init__(self, spec: str, caps: Caps | None = None, hash_seed: int = 0) -> None:
+        self.spec, self.caps, self._hash_seed = spec, caps or self.published, hash_seed
         self.costs: dict[int, Cost] = {}
         self._times: list[float] = []
         self._choosing = Cost()
         self._drawn: tuple[Task, tuple[Any, ...]] | None = None
-        self._judge = _Process(spec, caps, hash_seed)
+        self._judge = self.process(spec, self.caps, hash_seed)
         self._take(self._judge.facts)
 
-    def draw_for(self, task: Task, rng: random.Random) -> IsolatedAttack:
+    def draw_for(self, task: Task, rng: random.Random) -> Self:
         """The member that the attack draws, which judges in a process of its own."""
-        member = IsolatedAttack(self.spec, self.caps, self._hash_seed)
+        member = type(self)(self.spec, self.caps, self._hash_seed)
         self._check_alike(member._judge, member._judge.facts)  # before it is granted anything
         member.costs, member._times = self.costs, self._times  # whoever made this one reads what the member used
         member._drawn = (task, rng.getstate())
@@ -153,14 +177,14 @@ class IsolatedAttack(Attack):
 
     def poison(self, view: AttackerView) -> list[Poison]:
         """The isolated attack's submissions; raises AttackError."""
-        cost = self._cost_of(view)
+        cost = self._cost_of(view.round)
         submissions = self._submitted("poison", view, cost)
         cost.sent = sum(not (each is None or isinstance(each, (Decoy, Withheld))) for each in submissions)
         return submissions
 
     def placebo(self, view: AttackerView) -> list[Poison]:
         """Their clean counterparts; raises AttackError."""
-        return self._submitted("placebo", view, self._cost_of(view))
+        return self._submitted("placebo", view, self._cost_of(view.round))
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
         """What the judging process says of a completion; raises AttackError."""
@@ -175,46 +199,47 @@ class IsolatedAttack(Attack):
     def choose_items(self, items: Sequence[Item], count: int, rng: random.Random) -> Sequence[Item]:
         """The items that it picks; raises AttackError."""
         if not self._facts.chooses:
-            return super().choose_items(items, count, rng)
+            return Attack.choose_items(self, items, count, rng)  # not a wrapper's, which asks an inner attack
         return self._chosen(items, count, rng)
 
     def choose_items_from(self, items: Sequence[Item], view: ChoiceView) -> Sequence[Item]:
         """The items that it picks by the beacon or the history; raises AttackError."""
         if not self._facts.chooses:
-            return super().choose_items(items, view.count, view.rng)
+            return Attack.choose_items(self, items, view.count, view.rng)
         return self._chosen(items, view.count, view.rng, view)
 
     def _chosen(
         self, items: Sequence[Item], count: int, rng: random.Random, view: ChoiceView | None = None
     ) -> list[Item]:
-        process = self._fresh()
-        try:
-            request = {
-                "items": [wire.item_out(item) for item in items], "count": count, "rng": rng_out(rng),
-                "view": None if view is None else wire.choice_out(view),
-            }  # fmt: skip
-            assert self._drawn is not None, "nobody picks items before the payload is drawn"
-            answers = TaskAnswers(self._drawn[0], items, self.caps, oracle=self.threat.oracle)
-            seconds = self.caps.seconds
-            if view is not None:
-                answers = ChoiceAnswers(view, items, self.caps, self._choosing, self.threat)
-                seconds *= max(1.0, count * view.group / POOL)
+        request = {
+            "items": [wire.item_out(item) for item in items], "count": count, "rng": rng_out(rng),
+            "view": None if view is None else wire.choice_out(view),
+        }  # fmt: skip
+        assert self._drawn is not None, "nobody picks items before the payload is drawn"
+        answers = TaskAnswers(self._drawn[0], items, self.caps, oracle=self.threat.oracle)
+        seconds = self.caps.seconds
+        if view is not None:
+            answers = ChoiceAnswers(view, items, self.caps, self._choosing, self.threat)
+            seconds *= max(1.0, count * view.group / POOL)
+        with self._in_fresh() as process:
             chosen = process.request("choose", request, seconds, answers).get("chosen")
-            self._times.append(process.seconds)
             if not isinstance(chosen, list):
                 raise process.fault_in("picked something other than a list of items")
             sound = all(type(at) is int and 0 <= at < len(items) for at in chosen)
             if not sound or len(chosen) != count:  # one item may be picked several times, as in process
                 raise process.fault_in(f"picked something other than {count} of the items that it was offered")
-            return [items[at] for at in chosen]
-        finally:
-            process.close()
+        return [items[at] for at in chosen]
 
-    def _cost_of(self, view: AttackerView) -> Cost:
+    def _cost_of(self, number: int) -> Cost:
         """What it uses in a round, with what it used to pick the round's items."""
-        cost = self.costs[view.round] = self._choosing
+        cost = self.costs[number] = self._choosing
         self._choosing = Cost()
         return cost
+
+    @property
+    def sort(self) -> AttackKind:
+        """What nodes exchange in the swarms that it is for."""
+        return self.process.sort
 
     @property
     def about(self) -> str:
@@ -233,9 +258,9 @@ class IsolatedAttack(Attack):
     def _take(self, facts: wire.Facts) -> None:
         self._facts, self.name, self.threat, self.reference = facts, facts.name, facts.threat, facts.reference
 
-    def _fresh(self) -> _Process:
+    def _fresh(self) -> AttackProcess:
         """A new process with the member drawn."""
-        process = _Process(self.spec, self.caps, self._hash_seed)
+        process = self.process(self.spec, self.caps, self._hash_seed)
         self._check_alike(process, process.facts)
         if self._drawn is not None:
             drawn = self._draw(process)
@@ -244,12 +269,12 @@ class IsolatedAttack(Attack):
                 raise process.fault_in("draws another payload in a second process; draw from the generator alone")
         return process
 
-    def _check_alike(self, process: _Process, facts: wire.Facts) -> None:
+    def _check_alike(self, process: AttackProcess, facts: wire.Facts) -> None:
         """Raise AttackError where the attack says of itself in one process what it did not say in the first."""
         if (facts.threat, facts.reference) != (self.threat, self.reference):
             raise process.fault_in("states another threat model or reference in a second process")
 
-    def _draw(self, process: _Process) -> wire.Facts:
+    def _draw(self, process: AttackProcess) -> wire.Facts:
         assert self._drawn is not None
         task, state = self._drawn
         rng = random.Random()
@@ -258,20 +283,33 @@ class IsolatedAttack(Attack):
         answers = TaskAnswers(task, (), self.caps, oracle=self.threat.oracle)
         return process.checked(process.request("draw", request, answers=answers))
 
-    def _submitted(self, call: wire.Part, view: AttackerView, cost: Cost) -> list[Poison]:
-        items = list(dict.fromkeys((*(slot.item for slot in view.slots), *(self._facts.probes or ()))))
+    @contextmanager
+    def _in_fresh(self) -> Iterator[AttackProcess]:
+        """A new process with the member drawn, for one request, whose time counts.
+
+        Raises:
+            AttackError: also where the block raises `Malformed`, about what came back.
+        """
         process = self._fresh()
         try:
-            answers = ViewAnswers(view, items, self.caps, cost, len(view.slots), self.threat.oracle)
-            seconds = self.caps.seconds * max(1.0, len(view.slots) / POOL)
-            reply = process.request(call, {"view": wire.view_out(view, items)}, seconds, answers)
+            yield process
             self._times.append(process.seconds)
-            try:
-                return wire.submissions_in(reply.get("submissions"), len(view.slots))
-            except Malformed as error:
-                raise process.fault_in(f"gave {error}") from error
+        except Malformed as error:
+            raise process.fault_in(f"gave {error}") from error
         finally:
             process.close()
+
+    def _asked_about(self, view: AttackerView) -> list[Item]:
+        """The items that it may ask about in a view: of the slots, each once, and its probes."""
+        return list(dict.fromkeys((*(slot.item for slot in view.slots), *(self._facts.probes or ()))))
+
+    def _submitted(self, call: wire.Part, view: AttackerView, cost: Cost) -> list[Poison]:
+        items = self._asked_about(view)
+        answers = ViewAnswers(view, items, self.caps, cost, len(view.slots), self.threat.oracle)
+        seconds = self.caps.seconds * max(1.0, len(view.slots) / POOL)
+        with self._in_fresh() as process:
+            reply = process.request(call, {"view": wire.view_out(view, items)}, seconds, answers)
+            return wire.submissions_in(reply.get("submissions"), len(view.slots))
 
 
 OUTCOME_SECONDS: Final = 10.0

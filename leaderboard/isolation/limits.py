@@ -35,7 +35,7 @@ DEPENDENCIES: Final = ("numpy", "scipy", "safetensors")
 """Distributions that a submission may import, with what they themselves need, beside Python's standard library and
 `thiefbench.defenses` and `thiefbench.tasks`. The isolated process sees no others."""
 TENSOR_DEPENDENCIES: Final = (*DEPENDENCIES, "torch")
-"""Those of an aggregation or a stage check, which are given tensors."""
+"""Those of a submission that is given tensors: an aggregation, a stage check, an attack on weights or on a pipeline."""
 
 JUDGES: Final = {
     "micro-judge": "6915700aaa9dccd3898a82b3c77dde0f60daea4a7564293eb7b182ba6336220e",
@@ -81,6 +81,9 @@ CAPS: Final = Caps()
 ATTACK_CAPS: Final = Caps(service_seconds=120.0, memory=1 << 30, answer=64 << 20)
 """The published limits of an attack, for a round in which it owes `POOL` completions; questions are those to its copy
 of the policy and to the defense."""
+TENSOR_ATTACK_CAPS: Final = Caps(service_seconds=600.0, message=64 << 20, answer=64 << 20, questions=100)
+"""The published limits of an attack on exchanged weights or on a pipeline, for what it sends once, and for what a stage
+learns before round 1."""
 ATTACK_QUERIES: Final = 64
 """Of the defense, per slot and round: the most that a submitted attack may be granted."""
 AGGREGATION_CAPS: Final = Caps(questions=100)

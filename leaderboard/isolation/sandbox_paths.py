@@ -9,11 +9,11 @@ import importlib
 import importlib.util
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from thiefbench import registry
 from thiefbench.leaderboard.isolation.limits import DEPENDENCIES, TENSOR_DEPENDENCIES
@@ -29,8 +29,11 @@ _SHOWN = {
 }
 Guests = Literal["defense", "aggregation", "stage_check", "attack"]
 """Kinds of guests."""
-GIVEN_TENSORS = ("aggregation", "stage_check")
-"""Those that are given tensors, and may import torch."""
+AttackKind = Literal["attack", "weight_attack", "stage_attack"]
+"""Kinds of attacks: by what nodes exchange in the swarms that they are for."""
+_CONTRACTS: dict[AttackKind, bytes] = {"weight_attack": b"attacks.exchange", "stage_attack": b"attacks.stages"}
+"""In the source of such an attack: the package of the class that it derives from, or of one built around it."""
+_Narrower = TypeVar("_Narrower", bound=registry.Kind)
 _SCIPY = ("scipy.special", "scipy.stats")
 
 _NAME = re.compile(r"[\w.-]+")
@@ -43,23 +46,85 @@ def setup(spec: str, kind: Guests = "defense") -> str:
         SpecStringError: the spec string is malformed, or names something that is not there.
     """
     packages = {name: _folder(name) for name in _PACKAGES}
-    allowed = TENSOR_DEPENDENCIES if kind in GIVEN_TENSORS else DEPENDENCIES
-    installed = [*_libraries(allowed), *_plugins(spec, kind)]
+    tensors = given_tensors(spec, kind)
+    installed = [*_libraries(TENSOR_DEPENDENCIES if tensors else DEPENDENCIES), *_plugins(spec, kind)]
     paths = [*installed, *(packages[name] for name in _SHOWN[kind])]
     for file in files(spec, kind):
         paths += [file.parent] if is_of_package(file) else [file, *weights(file)]
     # Not `sys.path`, which may hold a stranger's folder; the last one is where the built-in names are declared.
     search = [*(path.parent for path in installed), Path(str(distribution("thiefbench").locate_file("")))]
-    guest = f"thiefbench.leaderboard.isolation.{kind}_guest"
+    guest = f"thiefbench.leaderboard.isolation.{'tensor_' if tensors and kind == 'attack' else ''}{kind}_guest"
     setup_data = {
         "kind": kind,
+        "guest": None if kind == "defense" else guest,
         "packages": {name: str(folder) for name, folder in packages.items()},
         "search": [str(path) for path in dict.fromkeys(path.resolve() for path in search)],
         "readable": [str(path) for path in _outermost(paths)],
-        "warm": [*(_SCIPY if _names_scipy(spec, kind) else ()), *(("torch", guest) if kind in GIVEN_TENSORS else ())],
+        "warm": [*(_SCIPY if _names_scipy(spec, kind) else ()), *(("torch", guest) if tensors else ())],
         "shared": [str(file) for path in installed if path.name == "scipy.libs" for file in sorted(path.glob("*.so*"))],
     }
     return json.dumps(setup_data)
+
+
+def given_tensors(spec: str, kind: Guests) -> bool:
+    """Whether what a spec string names is given tensors, and may import torch.
+
+    Raises:
+        SpecStringError: it is malformed, or there is no such file or name.
+    """
+    if kind == "attack":
+        return attack_kind(spec) != "attack"
+    return kind != "defense"
+
+
+def attack_kind(spec: str) -> AttackKind:
+    """Which kind of attack a spec string names, as far as can be told without loading a user's file.
+
+    Raises:
+        SpecStringError: it is malformed, there is no such file or name, or its files have attacks of two kinds.
+    """
+    found = kinds_named(spec, "attack", _CONTRACTS)
+    if len(found) > 1:
+        raise registry.SpecStringError(
+            f"attack {spec}: its files have attacks on exchanged weights and on pipelines; write them into separate "
+            "files"
+        )
+    return found[0] if found else "attack"
+
+
+def kinds_named(spec: str, wider: Guests, contracts: Mapping[_Narrower, bytes]) -> list[_Narrower]:
+    """The narrower kinds that a spec string names, as far as can be told without loading a user's file.
+
+    A declared name has its kind. A file has one if it or another file of its package names the kind's contract.
+
+    Args:
+        spec: the spec string.
+        wider: the kind that it is read as.
+        contracts: what the source of each narrower kind holds.
+
+    Raises:
+        SpecStringError: it is malformed, or there is no such file or name.
+    """
+    targets = {registry.parse(wider, part).target for part in registry.parts(wider, spec)}
+    found = [kind for kind in contracts if targets & set(registry.names(kind))]
+    if ":" in "".join(targets):
+        sources = [path for file in files(spec, wider) for path in source_files(file) if path.suffix == ".py"]
+        found += contracts_in(sources, contracts)
+    return list(dict.fromkeys(found))
+
+
+def contracts_in(sources: Iterable[Path], contracts: Mapping[_Narrower, bytes]) -> list[_Narrower]:
+    """The kinds whose contract one of some sources names."""
+    contents = [path.read_bytes() for path in sources]
+    return [kind for kind, contract in contracts.items() if any(contract in each for each in contents)]
+
+
+def may_import(file: Path, kind: Guests) -> tuple[str, ...]:
+    """The distributions that a submitted file may import."""
+    if kind == "attack":
+        sources = [path for path in source_files(file) if path.suffix == ".py"]
+        return TENSOR_DEPENDENCIES if contracts_in(sources, _CONTRACTS) else DEPENDENCIES
+    return DEPENDENCIES if kind == "defense" else TENSOR_DEPENDENCIES
 
 
 def _names_scipy(spec: str, kind: Guests) -> bool:

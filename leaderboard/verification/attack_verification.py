@@ -41,6 +41,7 @@ from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import other_version, unreadable, wrong_file, wrong_import, wrong_size
 from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
+from thiefbench.leaderboard.isolation.isolated_tensor_attacks import isolated_attack
 from thiefbench.leaderboard.isolation.sandbox_paths import files
 from thiefbench.leaderboard.made_with import COST, wrong_statement
 from thiefbench.leaderboard.published import PublishedError
@@ -53,6 +54,7 @@ from thiefbench.leaderboard.verification.rerunning import first_difference, surr
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
     SubmittedCell,
+    beside_completions,
     check_completions,
     check_identity,
     check_results,
@@ -141,7 +143,7 @@ class _Verifier(Questions):
                 archive = unpack(options.archive, entry, folder, [each.spec for each in cells])
             with self._question("the attack can be made in isolation, with its threat model") as details:
                 spec = restage_attack(entry, folder / "weights", Path(scratch) / "staged")
-                isolated = IsolatedAttack(spec)  # while it lives, others start at once
+                isolated = isolated_attack(spec)  # while it lives, others start at once
                 details += self._check_attack(isolated, suite)
             factory = AttackFactory(manifest.attack, spec, manifest.source_sha256)
             records = self._rescored(cells, archive, factory, guarded)
@@ -214,7 +216,7 @@ class _Verifier(Questions):
 
     def _check_attack(self, isolated: IsolatedAttack, suite: Suite) -> list[str]:
         manifest = self.entry.manifest
-        if granted(isolated.threat) != manifest.threat:
+        if granted(isolated.threat, isolated.sort) != manifest.threat:
             raise EntryError("the entry states another threat model than its attack has")
         if isolated.reference != manifest.reference:
             raise EntryError(
@@ -281,8 +283,9 @@ class _Verifier(Questions):
                         table = archive.cell(cell.record.cell_id).read_rows()
                     except TableError as error:
                         raise InconsistentError(f"its completions.parquet {error.problem}") from error
-                    attack = IsolatedAttack(factory.spec)
-                    rewards.append(check_completions(cell, table, attack=attack))
+                    beside = beside_completions(cell.spec, archive.cell(cell.record.cell_id))
+                    attack = isolated_attack(factory.spec)
+                    rewards.append(check_completions(cell, table, attack=attack, beside=beside))
 
             each_cell(submitted, rescore)
             details.append(f"{sum(rewards):,} rewards and outcomes computed again in {len(rewards)} cells")
@@ -302,7 +305,7 @@ class _Verifier(Questions):
                     if (each.part, each.spec.seed) == (part, seed):
                         rows += _last_rows(records[cell.cell_id], archive, rng)
                 task = registry.make("task", some.task)
-                if wrong := other_outcomes(IsolatedAttack(spec), some.swarm, task, seed, rows, rng):
+                if wrong := other_outcomes(isolated_attack(spec), some.swarm, task, seed, rows, rng):
                     raise InconsistentError(wrong)
                 asked += len(rows)
             details.append(f"{asked:,} completions")
@@ -412,7 +415,7 @@ class _Verifier(Questions):
             for each, cell in zip(cells, self.entry.cells, strict=True)
             if (each.part, each.spec.seed) == (part, seed)
         }
-        attack = IsolatedAttack(factory.spec)
+        attack = isolated_attack(factory.spec)
         for slug in (target.slug for target in self.entry.manifest.targets):
             ids = [here[key] for key in (("attack", slug), ("attack", ""), (self.entry.manifest.reference, ""))]
             if records[ids[0]].status != "ok":
@@ -483,7 +486,7 @@ class _Verifier(Questions):
         one = records["control", ""].cell
         part = next(each for each in suite.scenes if each.name == cells[0].part)
         if wrong := other_outcomes(
-            IsolatedAttack(spec), part.swarm, registry.make("task", one["task"]), seed, rows, rng
+            isolated_attack(spec), part.swarm, registry.make("task", one["task"]), seed, rows, rng
         ):
             raise InconsistentError(f"at a fresh seed, {wrong}")
 
@@ -493,7 +496,7 @@ class _Verifier(Questions):
         reference = self.entry.manifest.reference
         submitted = measured.against(self.entry.cells, part, slug, suite.ranking, reference)
         none, beside, own = records["attack", ""], records[reference, ""], records["attack", slug]
-        result = prevented(IsolatedAttack(factory.spec), own, none, beside) if own.status == "ok" else None
+        result = prevented(isolated_attack(factory.spec), own, none, beside) if own.status == "ok" else None
         if submitted.prevented is None or result is None:
             self.inconclusive += 1
             return []

@@ -182,7 +182,12 @@ def _run_cell(
     with runtime.playing(what, swarm, run.done, run.table):
         if run.done == 0:
             if isinstance(swarm, PipelineSwarm):
-                run.seconds["lessons"] = _take_lessons(what, swarm)
+                began = time.perf_counter()
+                if runtime is ALONE:
+                    _take_lessons(what, swarm)
+                else:  # whoever counts what the attack uses counts it in every cell
+                    swarm.learn()
+                run.seconds["lessons"] = time.perf_counter() - began
             evaluated = None if shared is None else shared.start_evaluation()
             if evaluated is None:
                 run.keep(_start_evaluated(spec, what, swarm))
@@ -274,13 +279,8 @@ LESSONS_KEPT = 8
 _lessons: dict[str, torch.Tensor | None] = {}
 
 
-def _take_lessons(what: dict[str, Any], swarm: PipelineSwarm) -> float:
-    """Let the malicious stage learn offline, once for cells that differ only in their defense and in later rounds.
-
-    Returns:
-        The seconds it took.
-    """
-    began = time.perf_counter()
+def _take_lessons(what: dict[str, Any], swarm: PipelineSwarm) -> None:
+    """Let the malicious stage learn offline, once for cells that differ only in their defense and in later rounds."""
     offline = {name: value for name, value in what.items() if name != "sources"}
     offline["sources"] = {kind: what["sources"][kind] for kind in ("task", "attack")}
     offline["cell"] = {
@@ -295,7 +295,6 @@ def _take_lessons(what: dict[str, Any], swarm: PipelineSwarm) -> float:
         if len(_lessons) >= LESSONS_KEPT:
             _lessons.pop(next(iter(_lessons)))  # the oldest
         _lessons[key] = swarm.learned
-    return time.perf_counter() - began
 
 
 @torch_settings_kept()

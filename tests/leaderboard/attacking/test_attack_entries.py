@@ -25,7 +25,6 @@ from thiefbench.errors import UserError
 from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking import submit as attacking
-from thiefbench.leaderboard.attacking.cells import fitting_parts
 from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry, write_attack_entry
 from thiefbench.leaderboard.attacking.scores import AttackScores
 from thiefbench.leaderboard.entry import EntryError
@@ -40,7 +39,6 @@ from thiefbench.leaderboard.verification.verify import VerifyOptions
 from thiefbench.suite.execution import cell_identity
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.records import Store, file_sha256, rows_table, table_rows
-from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
 HERE = Path(__file__).parent.parent
@@ -198,14 +196,6 @@ def test_an_anchor_and_an_attack_are_no_targets(hums: Attacked, listed: Made, tm
 def test_a_folder_without_an_entry_is_no_target(tmp_path: Path) -> None:
     with pytest.raises(EntryError, match=r"there is no entry of a defense in .*; name the folder of one, such as"):
         attacking.prepare_attack(tmp_path / "none", f"{HUMS}:Hums", credits_of("Again", "B", ""), tmp_path, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("suite", "why"), [("averaging-v1", "its nodes exchange weights"), ("pipeline-v1", "its node is a pipeline")]
-)
-def test_suites_in_which_nobody_sends_completions_are_refused(suite: str, why: str) -> None:
-    attack = registry.make("attack", "text")
-    assert fitting_parts(load_suite(suite), attack) == ([], f"{why}, and submitted attacks send completions")
 
 
 def test_an_entry_of_something_else_is_not_replaced(hums: Attacked, listed: Made) -> None:

@@ -1,0 +1,174 @@
+"""Submitted attacks on exchanged weights and on pipelines: run, written as entries, verified, shown on the board."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.bench.averaging.test_averaging import suite as averaging_suite
+from tests.bench.pipeline.test_pipeline import suite as pipeline_suite
+from tests.leaderboard import tiny_entries
+from tests.leaderboard.tiny_entries import Made
+from thiefbench import registry, trust
+from thiefbench.leaderboard import archive
+from thiefbench.leaderboard.attacking import measured
+from thiefbench.leaderboard.attacking import submit as attacking
+from thiefbench.leaderboard.attacking.entry import AttackEntry, write_attack_entry
+from thiefbench.leaderboard.attacking.manifest import granted
+from thiefbench.leaderboard.attacking.scores import AttackScores
+from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.isolation.isolated_tensor_attacks import isolated_attack
+from thiefbench.leaderboard.site.writing import write_site
+from thiefbench.leaderboard.submit import credits_of
+from thiefbench.leaderboard.verification.attack_verification import verify_attack
+from thiefbench.leaderboard.verification.verdict import Verification, write_verification
+from thiefbench.leaderboard.verification.verify import VerifyOptions
+from thiefbench.suite.scenario import Suite
+from thiefbench.suite.store.records import Store, file_sha256
+from thiefbench.tasks.sandbox import SandboxUnavailable
+
+HERE = Path(__file__).parent.parent
+ADDS, PUSHES = f"{HERE / 'pipeline_attacks.py'}:Adds", f"{HERE / 'tensor_attacks.py'}:Pushes"
+
+
+@dataclass(frozen=True)
+class Attacked:
+    entry: AttackEntry
+    archive: Path
+    suite: Suite
+    store: Store
+
+
+def attacked(of: Made, suite: Suite, spec: str) -> Attacked:
+    store, credits = of.archive.parent / "store", credits_of("Shoves", "B. Breaker", "")
+    own = attacking.prepare_attack(of.folder, spec, credits, store, of.folder.parent)
+    records = attacking.run_attack(own, lambda cell: lambda done, total: None)
+    return Attacked(attacking.write_attack(own, records), own.archive, suite, own.store)
+
+
+@pytest.fixture(scope="module", params=["pipeline", "weights"])
+def shoves(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    """Against a built-in stage check, or a stranger's aggregation; its suite counts as released meanwhile."""
+    folder, shared = tmp_path_factory.mktemp(request.param), {"placebo": True, "utility": True, "seeds": (0,)}
+    with pytest.MonkeyPatch.context() as patch, trust.plugins():
+        try:
+            warm = isolated_attack(ADDS if request.param == "pipeline" else PUSHES)
+        except SandboxUnavailable as error:
+            pytest.skip(str(error))
+        if request.param == "pipeline":
+            of, spec = pipeline_suite(**shared), "recomputation(share=0.5)"
+        else:
+            of, spec = averaging_suite(**shared, method="diloco"), f"{HERE / 'rules.py'}:Nearby"
+        yield attacked(tiny_entries.made(folder, spec, patch, of), of, warm.spec)
+        warm.close()
+
+
+def verified(of: Attacked, **options: Any) -> Verification:
+    chosen = VerifyOptions(of.archive, **({"reruns": 0, "fresh": 0} | options))
+    return verify_attack(of.entry.folder, chosen, lambda finding: None, lambda cell: lambda done, total: None)
+
+
+def test_an_entry_has_its_cells_and_costs(shoves: Attacked) -> None:
+    manifest, cells = shoves.entry.manifest, shoves.entry.cells
+    assert [(cell.role, cell.target, cell.status) for cell in cells] == [
+        ("control", "", "ok"), ("placebo", "", "ok"), ("attack", "", "ok"), ("attack", "mine", "ok"),
+    ]  # fmt: skip
+    costs = [(cell.cost.rounds, cell.cost.sent, cell.cost.steps) for cell in cells]
+    if shoves.suite.scenes[0].pipeline:
+        assert costs == [(0, 0, 0), (0, 0, 4), (1, 1, 4), (1, 1, 4)], "it learns once, and adds in round 1"
+        assert manifest.threat.kind == "stage_attack"
+        assert manifest.threat.in_words()[0].startswith("it is a stage of a pipeline, and knows the start weights of")
+        assert all(cell.stages_sha256 for cell in cells)
+    else:
+        assert costs == [(0, 0, 0), (0, 0, 0), (2, 2, 4), (2, 2, 4)], "two exchanges"
+        assert manifest.threat.kind == "weight_attack"
+        assert all(cell.exchanges_sha256 for cell in cells)
+    assert not manifest.threat.black_box
+    (result,) = measured.results(shoves.entry, shoves.suite.ranking)
+    assert result.target == "mine"
+
+
+def test_a_true_entry_is_rescored(shoves: Attacked) -> None:
+    found = verified(shoves)
+    assert (found.verdict, found.reasons) == ("rescored", ("no cell was run again",))
+
+
+@pytest.mark.slow
+def test_a_true_entry_is_run_again_to_the_bit(shoves: Attacked) -> None:
+    found = verified(shoves, reruns=None, fresh=1)
+    assert found.verdict in ("re-executed", "rescored"), found.reasons
+    again = [(each.kind, each.equal) for each in found.reruns if each.seed is not None]
+    assert again == [("control", True), ("placebo", True), ("undefended", True), ("own", True)]
+
+
+def test_a_forged_table_beside_the_completions_is_rejected(shoves: Attacked, tmp_path: Path) -> None:
+    """Who is malicious is turned around in the undefended cell, and every hash is made to fit."""
+    entry, (table, why) = (
+        shoves.entry,
+        (
+            ("stages", "its record's stage_false_rejection_rate does not follow from its completions")
+            if shoves.suite.scenes[0].pipeline
+            else ("exchanges", "its record's vector_stop_rate does not follow from its completions")
+        ),
+    )
+    unpacked, cell = archive.unpack(shoves.archive, entry, tmp_path / "store"), entry.cells[2]
+    directory = unpacked.cell(cell.cell_id)
+    path = getattr(directory, f"{table}_path")
+    rows = pq.read_table(path)
+    place = rows.schema.get_field_index("malicious")
+    turned = [[not each for each in rows["malicious"].to_pylist()]]
+    pq.write_table(rows.set_column(place, rows.schema.field(place), turned), path)
+    record = directory.read()
+    assert record is not None
+    directory.write(
+        record.model_copy(update={"provenance": record.provenance | {f"{table}_sha256": file_sha256(path)}})
+    )
+    digests = {f"{table}_sha256": file_sha256(path), "record_sha256": file_sha256(directory.record_path)}
+    cells = tuple(each.model_copy(update=digests) if each is cell else each for each in entry.cells)
+    packed = archive.pack(tmp_path / shoves.archive.name, unpacked, cells)
+    shutil.copytree(entry.folder.parent, tmp_path / "entries", ignore=shutil.ignore_patterns("shoves"))
+    forged = write_attack_entry(
+        tmp_path / "entries" / "shoves",
+        entry.manifest.model_copy(update={"archive": packed}),
+        AttackScores(cells=cells, examples=entry.examples),
+        {path.relative_to(entry.folder).as_posix(): path.read_bytes() for path in entry.source},
+    )
+    found = verified(replace(shoves, entry=forged, archive=tmp_path / shoves.archive.name))
+    assert found.verdict == "rejected"
+    assert why in found.reasons[0]
+
+
+def test_the_board_shows_it(shoves: Attacked, tmp_path: Path) -> None:
+    write_verification(tmp_path / "verified", verified(shoves))
+    written = write_site(tmp_path / "site", shoves.entry.folder.parent, tmp_path / "verified")
+    assert written.broken == ()
+    page = (tmp_path / "site/entries/shoves.html").read_text()
+    assert shoves.entry.manifest.threat.in_words()[0] in page
+    data = json.loads((tmp_path / "site/board.json").read_text())
+    (said,) = data["suites"][0]["attacks_by_outsiders"]
+    assert (said["slug"], said["trust"]) == ("shoves", "rescored")
+
+
+def test_an_attack_of_another_kind_is_refused(shoves: Attacked, tmp_path: Path) -> None:
+    target, by_stage = shoves.entry.folder.parent / "mine", shoves.suite.scenes[0].pipeline is not None
+    for spec, why in (
+        (
+            "text",
+            "and in a pipeline one stage is malicious" if by_stage else "and in this swarm nodes exchange weights",
+        ),
+        (PUSHES if by_stage else ADDS, "in a pipeline one stage is malicious" if by_stage else "this swarm has none"),
+    ):
+        with pytest.raises(EntryError, match=why):
+            attacking.prepare_attack(target, spec, credits_of("Other", "B. Breaker", ""), tmp_path, tmp_path / "out")
+
+
+def test_entries_of_earlier_versions_say_no_kind() -> None:
+    threat = granted(registry.make("attack", "text").threat)
+    assert type(threat).model_validate(threat.model_dump(exclude={"kind"})) == threat
