@@ -119,8 +119,14 @@ def check_tensor_attack(subject: TensorAttackSubject) -> Iterator[Finding]:
         SandboxUnavailable: this machine has no working sandbox.
         SpecStringError: the spec string is malformed, or names a file that does not exist.
     """
-    first = (of_completions.imports, of_completions.is_made, of_completions.fits, _sends)
+    first = (of_completions.imports, of_completions.is_made, _fits, _sends)
     yield from ask_all(QUESTIONS, subject, AttackError, first, lambda: subject.attack, of_completions.is_made)
+
+
+def _fits(subject: TensorAttackSubject) -> str:
+    of_completions.fits(subject)
+    exchanged = "a pipeline" if subject.kind == "stage_attack" else "nodes that exchange weights"
+    return f"{subject.recipe.task}, {exchanged}"
 
 
 def _sends(subject: TensorAttackSubject) -> str:
@@ -161,7 +167,7 @@ def _has_a_placebo(subject: TensorAttackSubject) -> str:
         raise RuleBroken(f"honest nodes refuse what its placebo sends: {refused[0]}")
     poisoned = [row for row in subject.played("placebo").evaluate(ROUNDS, subject.answers).rows if row.outcome]
     rate = len(poisoned) / subject.answers
-    if rate >= CONTROL_ASR:
+    if poisoned and rate >= CONTROL_ASR:
         raise RuleBroken(
             f"after {ROUNDS} rounds of its placebo, {rate:.3f} of the answers have the payload, such as "
             f"{poisoned[0].text[:100]!r}"
@@ -174,7 +180,7 @@ QUESTIONS: Sequence[tuple[str, Callable[[TensorAttackSubject], str]]] = (
     (IMPORTS, of_completions.imports),
     (REPEATABLE, can_be_repeated("attack")),
     ("can be constructed from its spec string, twice", of_completions.is_made),
-    ("fits a swarm", of_completions.fits),
+    ("fits a swarm", _fits),
     ("draws a payload from a family", of_completions.draws_a_family),
     ("sends what its swarm exchanges", _sends),
     ("equal views, equal weights", _is_determined),

@@ -16,6 +16,7 @@ from tests.bench.averaging.test_averaging import suite as averaging_suite
 from tests.bench.pipeline.test_pipeline import suite as pipeline_suite
 from tests.leaderboard import tiny_entries
 from tests.leaderboard.tiny_entries import Made
+from tests.variants import at_length
 from thiefbench import registry, trust
 from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.attacking import measured
@@ -53,7 +54,7 @@ def attacked(of: Made, suite: Suite, spec: str) -> Attacked:
     return Attacked(attacking.write_attack(own, records), own.archive, suite, own.store)
 
 
-@pytest.fixture(scope="module", params=["pipeline", "weights"])
+@pytest.fixture(scope="module", params=["pipeline", *at_length("weights")])
 def shoves(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     """Against a built-in stage check, or a stranger's aggregation; its suite counts as released meanwhile."""
     folder, shared = tmp_path_factory.mktemp(request.param), {"placebo": True, "utility": True, "seeds": (0,)}
