@@ -29,7 +29,9 @@ SHOWN = {
     ],
     "docs/write-a-task.md": [EXAMPLES / "my_task.py", EXAMPLES / "contract_of_my_task.py"],
     "docs/pipelines.md": [EXAMPLES / "my_stage_check.py", EXAMPLES / "contract_of_my_stage_check.py"],
-    "docs/averaging.md": [EXAMPLES / "my_aggregation.py", EXAMPLES / "contract_of_my_aggregation.py"],
+    "docs/averaging.md": [
+        EXAMPLES / f"{name}.py" for name in ("my_weight_attack", "my_aggregation", "contract_of_my_aggregation")
+    ],
     "docs/test-your-filter.md": [FILTER, EXAMPLES / "filter_project/my_filters/habits.py"],
     "docs/pools.md": [EXAMPLES / "write_pools.py"],
     "docs/trainers.md": [EXAMPLES / f"defended_{name}.py" for name in ("trl", "verl", "prime_rl")],

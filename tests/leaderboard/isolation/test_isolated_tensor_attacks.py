@@ -33,6 +33,7 @@ from thiefbench.tasks.sandbox import SandboxUnavailable
 
 HERE = Path(__file__).parent.parent
 WEIGHTS, STAGES = HERE / "tensor_attacks.py", HERE / "pipeline_attacks.py"
+EXAMPLE = HERE.parent / "examples" / "my_weight_attack.py"
 TEXT = tiny.ATTACK
 
 
@@ -95,6 +96,7 @@ def check_equal(of: Suite, role: str) -> IsolatedAttack | None:
     [
         (f"{WEIGHTS}:Pushes", "diloco"),
         *at_length(
+            (f"{EXAMPLE}:Leaning(attack={TEXT!r})", "diloco"),
             (f"boosted(attack={TEXT!r}, steps=2)", "noloco"),
             (f"bounded(attack={TEXT!r}, steps=2)", "diloco"),
             (f"alie(attack={TEXT!r})", "diloco"),
