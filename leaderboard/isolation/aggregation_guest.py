@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from thiefbench.defenses.aggregation.base import Aggregate, Aggregation, AggregationView, SentVector, VectorVerdict
 from thiefbench.leaderboard.isolation import rule_guest, wire
 from thiefbench.leaderboard.isolation.guest_stream import Stream
+from thiefbench.leaderboard.isolation.guest_vectors import plain_vector
 from thiefbench.leaderboard.isolation.rule_guest import Answer
 
 
@@ -37,26 +38,15 @@ def _aggregate(rule: Aggregation, stream: Stream, request: Mapping[str, Any], ar
     if strange is not None:
         raise TypeError(f"aggregate gave {strange!r:.100}, which is not a VectorVerdict")
     told = [[verdict.action, verdict.score, verdict.reason] for verdict in verdicts]
-    return {"verdicts": told, "rng": wire.rng_out(view.rng)}, [_plain(joined.vector)]
+    return {"verdicts": told, "rng": wire.rng_out(view.rng)}, [plain_vector(joined.vector)]
 
 
 def _asks(stream: Stream, measure: str) -> Callable[[torch.Tensor], float]:
     def asked(vector: torch.Tensor) -> float:
-        answer, _ = stream.ask({"ask": measure}, [_plain(vector)])
+        answer, _ = stream.ask({"ask": measure}, [plain_vector(vector)])
         return float(answer["value"])
 
     return asked
-
-
-def _plain(vector: object) -> NDArray[Any]:
-    """A vector as the parent reads it; raises TypeError where it is none."""
-    if not isinstance(vector, torch.Tensor) or vector.dtype != torch.float32:
-        kind = str(vector.dtype).removeprefix("torch.") if isinstance(vector, torch.Tensor) else type(vector).__name__
-        raise TypeError(f"a vector is a float32 tensor, not {kind}")
-    if vector.dim() != 1:
-        raise TypeError(f"a vector has the shape (size,), not {tuple(vector.shape)}")
-    plain: NDArray[Any] = vector.detach().numpy()
-    return plain
 
 
 serve = partial(rule_guest.serve, contract=Aggregation, calls={"aggregate": _aggregate})

@@ -18,6 +18,7 @@ from thiefbench.leaderboard.isolation import attack_guest
 from thiefbench.leaderboard.isolation import attack_wire as wire
 from thiefbench.leaderboard.isolation.attack_guest import Arrays, Call, Guest, Reply
 from thiefbench.leaderboard.isolation.frames import joined_tensors, split_tensors
+from thiefbench.leaderboard.isolation.guest_vectors import kind_of, plain_vector
 
 torch.set_num_threads(1)
 
@@ -39,7 +40,7 @@ def _send(guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
         moved=moved,
     )
     sent = list(attack.send(view) if request["call"] == "send" else attack.placebo_send(view))
-    named = {str(place): _plain(vector) for place, vector in enumerate(sent) if vector is not None}
+    named = {str(place): plain_vector(vector) for place, vector in enumerate(sent) if vector is not None}
     shapes, joined = joined_tensors(named)
     return {"count": len(sent), "sizes": {place: shape[0] for place, shape in shapes.items()}}, [joined]
 
@@ -55,11 +56,11 @@ def _learn(guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
     ) -> torch.Tensor:
         pairs = attack_guest.named_examples(places, examples)
         asked = {"ask": "taught stage", "examples": pairs, "steps": steps, "learning_rate": learning_rate}
-        return _vector_of(stream.ask(asked, [] if changed is None else [_plain(changed)])[1])
+        return _vector_of(stream.ask(asked, [] if changed is None else [plain_vector(changed)])[1])
 
     view = LessonView(lessons, taught, request["stage"], torch.from_numpy(arrays[0]))
     learned = attack.learned(view) if request["call"] == "learned" else attack.placebo_learned(view)
-    return {}, [_plain(learned)]
+    return {}, [plain_vector(learned)]
 
 
 def _add(guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
@@ -69,7 +70,7 @@ def _add(guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
     rng = wire.generator_in(request["rng"])
     view = StageAttackView(request["round"], request["stage"], request["stages"], learned, weights, update, rng)
     added = attack.added(view)
-    return {}, [] if added is None else [_plain(added)]
+    return {}, [] if added is None else [plain_vector(added)]
 
 
 def _pass(guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
@@ -81,7 +82,7 @@ def _pass(guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
     if message is None:
         return {"shape": None}, []
     if not isinstance(message, torch.Tensor) or message.dtype != torch.float32:
-        raise TypeError(f"sent gives a float32 tensor or None, not {_kind(message)}")
+        raise TypeError(f"sent gives a float32 tensor or None, not {kind_of(message)}")
     shapes, joined = joined_tensors({"message": message.detach().numpy()})
     return {"shape": shapes["message"]}, [joined]
 
@@ -89,19 +90,6 @@ def _pass(guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
 def _vector_of(arrays: Sequence[NDArray[Any]]) -> torch.Tensor:
     (vector,) = arrays
     return torch.from_numpy(vector)
-
-
-def _plain(vector: object) -> NDArray[Any]:
-    """A vector as the parent reads it; raises TypeError where it is none."""
-    if not isinstance(vector, torch.Tensor) or vector.dtype != torch.float32 or vector.dim() != 1:
-        shape = f" of the shape {tuple(vector.shape)}" if isinstance(vector, torch.Tensor) else ""
-        raise TypeError(f"a vector is a float32 tensor of the shape (size,), not {_kind(vector)}{shape}")
-    plain: NDArray[Any] = vector.detach().contiguous().numpy()
-    return plain
-
-
-def _kind(value: object) -> str:
-    return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 _CALLS: dict[str, Call] = {

@@ -148,9 +148,9 @@ def test_another_hash_seed_is_seen() -> None:
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("text", "a vector is a float32 tensor of the shape (size,), not str"),
-        ("double", "not float64 of the shape"),
-        ("stacked", "not float32 of the shape (1, "),
+        ("text", "a vector is a float32 tensor, not str"),
+        ("double", "a vector is a float32 tensor, not float64"),
+        ("stacked", "a vector has the shape (size,), not (1, "),
         ("none at all", "gave '0' vectors for 1 malicious nodes"),
         ("asks", "more than 100 questions"),
         ("asks for nothing", "Faulty is not a model that view.lessons.policy has taught"),
