@@ -31,8 +31,10 @@ TensorKind = Literal["aggregation", "stage_check"]
 
 ANCHOR = "none"
 """The anchor that fits every kind of swarm; so does `oracle`."""
-_CONTRACTS: dict[TensorKind, bytes] = {"aggregation": b"defenses.aggregation", "stage_check": b"defenses.stages"}
-"""In the source of such a defense: the package of the class that it derives from, or of one built around it."""
+_CONTRACTS: dict[TensorKind, str] = {
+    "aggregation": "thiefbench.defenses.aggregation", "stage_check": "thiefbench.defenses.stages",
+}  # fmt: skip
+"""What the source of such a defense imports: the package of the class that it derives from, or of one around it."""
 _CLASSES: dict[TensorKind, Any] = {"aggregation": Aggregation, "stage_check": StageCheck}
 _NAMES: dict[DefenseKind, str] = {
     "defense": "a defense that inspects completions",
@@ -144,7 +146,7 @@ def rankable(kind: DefenseKind | None = None) -> list[str]:
 def kind_named(spec: str) -> DefenseKind:
     """Which kind of defense a spec string names, as far as can be told without loading a user's file.
 
-    A file counts as an aggregation or a stage check if it or another file of its package names that contract.
+    A file counts as an aggregation or a stage check if it or another file of its package imports that contract.
 
     Raises:
         SpecStringError: it is malformed, or there is no such file or name.

@@ -67,8 +67,8 @@ class StageAttackView:
         round: the round's number, from 1.
         stage, stages: its number, from 1, and how many there are.
         learned: what `learned` returned before round 1, float32, shape (size,).
-        weights: its weights after the update, same shape. They must not be modified.
-        update: how the update changed them, same shape.
+        weights: its weights after the update, same shape.
+        update: how the update changed them, same shape. None of the three may be modified.
         rng: keyed by (seed, round).
     """
 

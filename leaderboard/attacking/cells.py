@@ -12,12 +12,13 @@ from functools import partial
 
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
-from thiefbench.averaging.compatibility import check_kind
+from thiefbench.attacks.exchange.base import WeightAttack
+from thiefbench.attacks.stages.base import StageAttack
 from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.attacking.manifest import Target
+from thiefbench.leaderboard.isolation.sandbox_paths import CALLED_ATTACKS, AttackKind
 from thiefbench.leaderboard.manifest import Numerics
-from thiefbench.pipeline.compatibility import check_attack
 from thiefbench.suite.scenario import CellSpec, Part, Suite
 
 
@@ -76,10 +77,38 @@ def _of_part(part: Part, attack: str, targets: Sequence[Target], numerics: Numer
         yield Wanted(cell(role="attack", defense=target.defense), part.name, target)
 
 
-def strange_part(parts: Sequence[str], suite: Suite) -> str:
-    """Which of an entry's parts its suite does not have, in a clause; empty if it has all."""
-    known = {part.name for part in suite.scenes}
-    return next((f"{suite.title} has no part {name!r}" for name in parts if name not in known), "")
+def strange_part(parts: Sequence[str], suite: Suite, kind: AttackKind) -> str:
+    """Which of an entry's parts its suite does not have for attacks of a kind, in a clause; empty if it has all."""
+    known = {part.name: part for part in suite.scenes}
+    for name in parts:
+        if name not in known:
+            return f"{suite.title} has no part {name!r}"
+        if (taken := _taken(known[name])) != kind:
+            return f"it says that it is {CALLED_ATTACKS[kind]}, and {suite.title} takes {CALLED_ATTACKS[taken]}"
+    return ""
+
+
+def _taken(part: Part) -> AttackKind:
+    """The kind of attacks that fit a part."""
+    return "weight_attack" if part.averaging else "stage_attack" if part.pipeline else "attack"
+
+
+def _check_kind(part: Part, attack: Attack) -> None:
+    """See that an attack is of the kind that a part takes; raises SpecError."""
+    by_stage, of_weights = isinstance(attack, StageAttack), isinstance(attack, WeightAttack)
+    own: AttackKind = "stage_attack" if by_stage else "weight_attack" if of_weights else "attack"
+    if own != _taken(part):
+        raise SpecError(f"it is {CALLED_ATTACKS[own]}, and {_EXCHANGED[_taken(part)]}")
+
+
+_EXCHANGED: dict[AttackKind, str] = {
+    "attack": "nodes exchange completions there",
+    "weight_attack": "nodes exchange weights there; write a WeightAttack, or put it into one, as in "
+    "boosted(attack='text')",
+    "stage_attack": "the node is a pipeline there; write a StageAttack, or put it into one, as in "
+    "stage_backdoor(attack='text')",
+}
+"""What the swarms exchange that take attacks of a kind, and what to do."""
 
 
 def fitting_parts(suite: Suite, attack: Attack) -> tuple[list[str], str]:
@@ -93,8 +122,7 @@ def fitting_parts(suite: Suite, attack: Attack) -> tuple[list[str], str]:
         try:
             if part.swarm.mixed:
                 raise SpecError("its swarm is heterogeneous, delayed or unsteady, which is not possible yet")
-            check_attack(part.pipeline, attack, attack.name)
-            check_kind(part.averaging, attack, attack.name)
+            _check_kind(part, attack)
             task = registry.make("task", part.task)
             for seed in suite.seeds:
                 drawn(attack, seed, part.swarm, task)

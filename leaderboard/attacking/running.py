@@ -1,7 +1,7 @@
 """Runs the cells of an attack's entry: the attack is isolated, and so is a defense that comes with files of its entry.
 
-Whoever runs them, the submitter or a verifier, runs them alike. What the attack used is kept round by round beside the
-cell, so that a stopped cell goes on counting, and ends up in its record.
+Whoever runs them, the submitter or a verifier, runs them alike. What the attack used is kept beside the cell as it is
+used, so before the round's checkpoint: a stopped cell goes on counting. In the end it stands in the record.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
+from thiefbench.engine.learning.cohort import DivergedError
 from thiefbench.engine.spec import Role
 from thiefbench.leaderboard.defense_kinds import kind_named
 from thiefbench.leaderboard.isolation.attack_services import Cost
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
-from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
+from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
 from thiefbench.leaderboard.isolation.isolated_rules import isolated_rule
 from thiefbench.leaderboard.isolation.isolated_tensor_attacks import isolated_attack
 from thiefbench.leaderboard.made_with import COST
@@ -63,6 +64,7 @@ class AttackFactory:
         target: the defense; None in cells without one.
         make_guest: spec string -> the isolated attack.
         made: the attack that was made last.
+        noted: called whenever an attack that it made has used something.
     """
 
     attack: str
@@ -71,6 +73,7 @@ class AttackFactory:
     target: Guarded | None = None
     make_guest: Callable[[str], IsolatedAttack] = isolated_attack
     made: IsolatedAttack | None = None
+    noted: Callable[[], None] = lambda: None
     _others: RegistryFactory = field(default_factory=RegistryFactory)
 
     def make(self, spec: str) -> Defense:
@@ -92,6 +95,7 @@ class AttackFactory:
         """The isolated attack; raises AttackError, SandboxUnavailable."""
         assert spec == self.attack, "an entry's cells are all of its attack"
         self.made = self.make_guest(self.spec)
+        self.made.noted = self.noted
         return self.made
 
     def attack_hash(self, spec: str) -> str:
@@ -109,7 +113,7 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
     An error of the defense ends up in the record, which then has the status "error": it is no success of the attack.
 
     Raises:
-        AttackError: the attack fails or misbehaves.
+        AttackError: the attack fails, misbehaves or ends the training.
         DefenseError: the defense cannot be made.
         SandboxUnavailable, ModelError, TaskError, SpecError, OSError: this machine lacks what the cell needs.
     """
@@ -123,13 +127,13 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
         except BrokenRecordError:
             directory.set_aside()
         counting = _Counting(factory, directory.path / _KEPT, spec.role)
-
-        def step(done: int, total: int) -> None:
-            counting.keep()
-            progress(done, total)
-
+        factory.noted = counting.keep
         try:
-            record = run_cell(spec, what, directory, step, maker=factory, runtime=counting)
+            record = run_cell(spec, what, directory, progress, maker=factory, runtime=counting)
+        except DivergedError as error:
+            if spec.role == "control" or factory.made is None:
+                raise
+            raise AttackError(ends_training(factory.made.name, error)) from error
         except DefenseError as error:
             record = failed_record(spec, what, error)
             directory.write(record)
@@ -138,6 +142,12 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
                 factory.made.close()
         counting.path.unlink(missing_ok=True)
         return directory.read() or record  # as stored, so that a later submission of it has the same bytes
+
+
+def ends_training(name: str, error: DivergedError) -> str:
+    """That weights are not finite any more beside an attack, in a sentence; what to set otherwise is not its author's
+    to choose."""
+    return f"beside the attack {name}, the training ends: {str(error).partition(';')[0]}"
 
 
 class _Counting(LocalRuntime):

@@ -18,10 +18,12 @@ from thiefbench.averaging.spec import AveragingSpec
 from thiefbench.averaging.swarm import AveragingSwarm
 from thiefbench.defenses.aggregation.mean import Mean
 from thiefbench.engine.backends.local import LocalBackend
+from thiefbench.engine.learning.cohort import DivergedError
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import Role, SwarmSpec
 from thiefbench.engine.swarm import Swarm
+from thiefbench.leaderboard.attacking.running import ends_training
 from thiefbench.leaderboard.checking import check_attack as of_completions
 from thiefbench.leaderboard.checking.check_attack import ROUNDS, AttackSubject
 from thiefbench.leaderboard.checking.findings import (
@@ -55,7 +57,7 @@ _AVERAGING, _PIPELINE = AveragingSpec(method="diloco", every=1), PipelineSpec(st
 _SEED = 0
 _NOTHING: Mapping[Exchanging, str] = {
     "weight_attack": "a malicious node sends nothing",
-    "stage_attack": "the stage adds nothing to its weights",
+    "stage_attack": "the stage adds nothing to its weights, and sends what it computed",
 }
 
 
@@ -66,10 +68,12 @@ class TensorAttackSubject(AttackSubject):
     Attributes:
         kind: what nodes exchange in the swarms that it is for.
         done: the swarms that have played, by role and hash seed.
+        used: what the attack sent in that with role "attack"; see `Cost.sent`.
     """
 
     kind: Exchanging = "weight_attack"
     done: dict[tuple[Role, int], AveragingSwarm | PipelineSwarm] = field(default_factory=dict)
+    used: int = 0
 
     def __init__(self, spec: str, kind: Exchanging) -> None:
         super().__init__(spec, (_RECIPES[kind],), size=(4, 4))
@@ -103,8 +107,13 @@ class TensorAttackSubject(AttackSubject):
         at = (role, hash_seed)
         if at not in self.done:
             swarm = self.done[at] = self.swarm(role, hash_seed)
-            for number in range(1, ROUNDS + 1):
-                swarm.round(number)
+            try:
+                for number in range(1, ROUNDS + 1):
+                    swarm.round(number)
+            except DivergedError as error:
+                raise AttackError(ends_training(self.attack.name, error)) from error
+            if at == ("attack", 0):
+                self.used = sum(cost.sent for cost in self.attack.costs.values())
         return self.done[at]
 
     def rounds(self, role: Role, hash_seed: int = 0) -> list[CompletionRow]:
@@ -130,21 +139,21 @@ def _fits(subject: TensorAttackSubject) -> str:
 
 
 def _sends(subject: TensorAttackSubject) -> str:
-    sent, refused = _sent(subject.played("attack"))
-    if not sent:
+    refused = _refused(subject.played("attack"))
+    if not subject.used:
         raise RuleWarning(f"in {ROUNDS} rounds {_NOTHING[subject.kind]}; an attack that never does measures nothing")
     if refused:
-        raise RuleWarning(f"honest nodes refuse {len(refused)} of {sent} of what it sends: {refused[0]}")
-    return f"in {ROUNDS} rounds, {counted(sent, 'time')}"
+        raise RuleWarning(f"honest nodes refuse it {counted(len(refused), 'time')}: {refused[0]}")
+    return f"in {ROUNDS} rounds, {counted(subject.used, 'time')}"
 
 
-def _sent(swarm: AveragingSwarm | PipelineSwarm) -> tuple[int, list[str]]:
-    """How many times something was sent in a played swarm, and why it was refused, a clause each."""
+def _refused(swarm: AveragingSwarm | PipelineSwarm) -> list[str]:
+    """Why what was sent in a played swarm was refused, a clause each time."""
     if isinstance(swarm, PipelineSwarm):
-        rows = [row for row in swarm.stage_rows if row.malicious]
-        return sum(row.altered or row.refused > 0 for row in rows), [row.refusal for row in rows if row.refused]
-    received = [row for row in swarm.exchanges if row.malicious and row.reason != "missing"]
-    return len(received), [row.reason for row in received if row.action == REFUSED]
+        return [row.refusal for row in swarm.stage_rows if row.malicious and row.refused]
+    return [
+        row.reason for row in swarm.exchanges if row.malicious and row.action == REFUSED and row.reason != "missing"
+    ]
 
 
 def _is_determined(subject: TensorAttackSubject) -> str:
@@ -162,8 +171,7 @@ def _weights(swarm: Swarm) -> torch.Tensor:
 
 
 def _has_a_placebo(subject: TensorAttackSubject) -> str:
-    sent, refused = _sent(subject.played("placebo"))
-    if refused:
+    if refused := _refused(subject.played("placebo")):
         raise RuleBroken(f"honest nodes refuse what its placebo sends: {refused[0]}")
     poisoned = [row for row in subject.played("placebo").evaluate(ROUNDS, subject.answers).rows if row.outcome]
     rate = len(poisoned) / subject.answers
@@ -172,7 +180,7 @@ def _has_a_placebo(subject: TensorAttackSubject) -> str:
             f"after {ROUNDS} rounds of its placebo, {rate:.3f} of the answers have the payload, such as "
             f"{poisoned[0].text[:100]!r}"
         )
-    return f"sent {counted(sent, 'time')}, {rate:.3f} of {subject.answers} answers with the payload"
+    return f"{rate:.3f} of {subject.answers} answers with the payload"
 
 
 QUESTIONS: Sequence[tuple[str, Callable[[TensorAttackSubject], str]]] = (

@@ -107,9 +107,22 @@ def _make(spec: str, stream: Stream) -> tuple[Guest | None, dict[str, Any]]:
         attack = registry.make("attack", spec)
         if not isinstance(attack, Attack):
             raise TypeError(f"{type(attack).__name__} is not a subclass of thiefbench.attacks.base.Attack")
+        _check_inner(attack)
         return Guest(stream, attack), {"number": 0, **_facts(attack)}
     except BaseException as error:  # also an exit
         return None, {"number": 0, "failed": why_not_made(error, spec)}
+
+
+def _check_inner(attack: Attack) -> None:
+    """See that an attack is built around attacks on completions, if around any; raises TypeError."""
+    inner = attack.attack if isinstance(attack, AttackWrapper) else None
+    while inner is not None:
+        if isinstance(inner, WeightAttack | StageAttack):
+            raise TypeError(
+                f"{attack.name} is built around {inner.name}, and inside of another attack only an attack on "
+                "completions says what is learned"
+            )
+        inner = inner.attack if isinstance(inner, AttackWrapper) else None
 
 
 def _answered(answers: Mapping[str, Call], guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
@@ -134,7 +147,8 @@ def _facts(attack: Attack) -> dict[str, Any]:
         "name": attack.name,
         "kind": "stage_attack" if by_stage else "weight_attack" if isinstance(attack, WeightAttack) else "attack",
         "lessons": attack.lessons if isinstance(attack, StageAttack) else 0,
-        "lies": isinstance(attack, StageAttack) and type(attack).sent is not StageAttack.sent,
+        "lies": isinstance(attack, StageAttack) and getattr(attack.sent, "__func__", None) is not StageAttack.sent,
+        "spills": _overrides(attack, "spill"),
         "threat": wire.threat_out(attack.threat),
         "about": words[:_ABOUT],
         "lacking": lacking,
@@ -194,7 +208,8 @@ def _submit(guest: Guest, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _outcome(guest: Guest, request: Mapping[str, Any]) -> dict[str, Any]:
     item, completion = wire.item_of(request["item"]), wire.completion_of(request["completion"])
-    return {"outcome": outcome_of(guest.member.outcome(item, completion, _Ask(guest.stream, item)))}
+    judge = guest.member.outcome if request["call"] == "outcome" else guest.member.spill
+    return {"outcome": outcome_of(judge(item, completion, _Ask(guest.stream, item)))}
 
 
 def _choose(guest: Guest, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,7 +242,8 @@ def _without_arrays(answer: Callable[[Guest, Mapping[str, Any]], dict[str, Any]]
 _CALLS: dict[str, Call] = {
     name: _without_arrays(answer)
     for name, answer in {
-        "draw": _draw, "poison": _submit, "placebo": _submit, "outcome": _outcome, "choose": _choose,
+        "draw": _draw, "poison": _submit, "placebo": _submit, "outcome": _outcome, "spill": _outcome,
+        "choose": _choose,
     }.items()
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from thiefbench.attacks.base import AttackerView, ChoiceView, QueryBudgetError, Sampler, ThreatModel
 from thiefbench.engine.answer_keys import MOST_CHARACTERS
@@ -140,6 +140,9 @@ class TaskAnswers:
 class ViewAnswers(TaskAnswers):
     """Questions during a round: about the task, to the copy of the policy, to the defense.
 
+    Attributes:
+        asked_of, period: to whom costly questions are put, and when, for messages.
+
     Args:
         view: the real one.
         items: of its slots, each once, and the attack's probes.
@@ -148,6 +151,9 @@ class ViewAnswers(TaskAnswers):
         owed: completions; by these, limits grow.
         oracle: whether the items of whole splits come with their solutions.
     """
+
+    asked_of: ClassVar[str] = "policy and defense"
+    period: ClassVar[str] = "a round"
 
     def __init__(
         self, view: AttackerView, items: Sequence[Item], caps: Caps, cost: Cost, owed: int, oracle: bool
@@ -181,7 +187,9 @@ class ViewAnswers(TaskAnswers):
     def _count(self) -> None:
         self._costly += 1
         if self._costly > (most := self._caps.questions * self._factor):
-            raise Malformed(f"more than {most:.0f} questions to policy and defense in a round; ask for many at once")
+            raise Malformed(
+                f"more than {most:.0f} questions to {self.asked_of} in {self.period}; ask about many things at once"
+            )
 
     def _queried(self, question: Mapping[str, Any]) -> dict[str, Any]:
         if self._view.defense is None:

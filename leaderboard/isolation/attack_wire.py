@@ -153,6 +153,7 @@ class Facts:
         libraries: what it publishes.
         probes: the items to evaluate; None for the held-out ones.
         kind: what nodes exchange in the swarms that it is for.
+        spills: whether it says how far the payload shows outside of its probes.
         lessons: how many questions a stage attack learns from; 0 for others.
         lies: whether a stage attack sends anything other than what its layers computed.
     """
@@ -168,6 +169,7 @@ class Facts:
     libraries: Mapping[str, str]
     probes: tuple[Item, ...] | None
     kind: AttackKind = "attack"
+    spills: bool = False
     lessons: int = 0
     lies: bool = False
 
@@ -191,7 +193,8 @@ def facts_in(data: Mapping[str, Any]) -> Facts:
     return Facts(
         name, threat_in(data.get("threat")), about, tuple(lacking), data.get("chooses") is True,
         reference_in(data.get("reference")), payload,
-        data.get("fits") is True, libraries, None if probes is None else probes_in(probes), _kind_in(data.get("kind")),
+        data.get("fits") is True, libraries, None if probes is None else probes_in(probes),
+        _kind_in(data.get("kind")), data.get("spills") is True,
         number_in(data.get("lessons"), "lessons", 0, MOST_LESSONS, int), data.get("lies") is True,
     )  # fmt: skip
 

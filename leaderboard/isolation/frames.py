@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 HEADER = struct.Struct("<QQ")
 """Bytes of the JSON text, and of the arrays behind it."""
 
+MOST_TEXT = 16 << 20
+"""Bytes of JSON in one message."""
+
 _DTYPES = {kind: np.dtype(kind) for kind in ("<f4", "<i8", "|b1", "|u1")}
 
 Array = NDArray[Any]
@@ -43,9 +46,12 @@ def sizes(header: bytes, most: int) -> tuple[int, int]:
     """How many bytes of text and of arrays follow a header.
 
     Raises:
-        FrameError: together they are more than `most`.
+        FrameError: together they are more than `most`, or the text is more than `MOST_TEXT`, which takes many times
+            as much memory where it is read.
     """
     text, blob = HEADER.unpack(header)
+    if text > MOST_TEXT:
+        raise FrameError(f"a message with {text:,} bytes of text, and at most {MOST_TEXT:,} are allowed")
     if text + blob > most:
         raise FrameError(f"a message of {text + blob:,} bytes, and at most {most:,} are allowed")
     return text, blob

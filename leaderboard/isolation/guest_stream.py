@@ -46,8 +46,8 @@ class Stream:
         size = sum(map(len, parts))
         if size > self._most:
             raise ValueError(
-                f"what it returned takes {size:,} bytes as JSON, and at most {self._most:,} are allowed; return less, "
-                "such as a smaller state, or shorter texts and reasons"
+                f"what it returned takes {size:,} bytes, and at most {self._most:,} are allowed; return less, such as "
+                "a smaller state or tensor, or shorter texts and reasons"
             )
         for part in parts:
             rest = memoryview(part)

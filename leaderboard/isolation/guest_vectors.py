@@ -14,7 +14,7 @@ def plain_vector(vector: object) -> NDArray[Any]:
         raise TypeError(f"a vector is a float32 tensor, not {kind_of(vector)}")
     if vector.dim() != 1:
         raise TypeError(f"a vector has the shape (size,), not {tuple(vector.shape)}")
-    plain: NDArray[Any] = vector.detach().numpy()
+    plain: NDArray[Any] = vector.detach().resolve_neg().numpy()
     return plain
 
 

@@ -19,10 +19,10 @@ What is not possible yet is a rehearsal, and what `attack_guest` lists; such an 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Decoy, Poison, ThreatModel, Withheld
 from thiefbench.attacks.completions import writes_programs
@@ -37,9 +37,8 @@ from thiefbench.leaderboard.isolation.attack_services import (
 from thiefbench.leaderboard.isolation.frames import Array
 from thiefbench.leaderboard.isolation.guest import Guest, host_of
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, ATTACK_QUERIES, POOL, Caps
-from thiefbench.leaderboard.isolation.sandbox_paths import AttackKind
+from thiefbench.leaderboard.isolation.sandbox_paths import CALLED_ATTACKS, AttackKind
 from thiefbench.leaderboard.isolation.wire import Malformed, rng_out
-from thiefbench.registry import CALLED
 from thiefbench.tasks.base import Ask, Completion, Item, Task
 
 
@@ -57,7 +56,7 @@ class AttackProcess(Guest):
     kind = "attack"
     sort: ClassVar[AttackKind] = "attack"
     fault = AttackError
-    asking = "draw, choose, poison, placebo and outcome"
+    asking = "draw, choose, poison, placebo, outcome and spill"
 
     def __init__(self, spec: str, caps: Caps, hash_seed: int) -> None:
         self.spec, self.caps, self.name = spec, caps, spec
@@ -83,8 +82,9 @@ class AttackProcess(Guest):
             self._fail(f"gave {error}")
         if facts.kind != self.sort:
             self._fail(
-                f"is {CALLED[facts.kind]}, and its files read like those of {CALLED[self.sort]}; write attacks of "
-                "different kinds into separate files"
+                f"is {CALLED_ATTACKS[facts.kind]}, and by what its files import {CALLED_ATTACKS[self.sort]}; import "
+                "the contract of the one, as from thiefbench.attacks.exchange.base import WeightAttack, and none of "
+                "the other"
             )
         if facts.threat.rehearsal:
             self._fail("wants to rehearse before round 1, which is not possible yet for a submitted attack")
@@ -124,6 +124,7 @@ class IsolatedAttack(Attack):
         process: of every one of its processes.
         about: the first line of its docstring.
         costs: by round, what it used there; of a round that is played again, the last time counts.
+        noted: called after `costs` has changed.
 
     Raises:
         AttackError: it cannot be constructed, or needs what a submitted attack cannot have.
@@ -141,6 +142,7 @@ class IsolatedAttack(Attack):
     def __init__(self, spec: str, caps: Caps | None = None, hash_seed: int = 0) -> None:
         self.spec, self.caps, self._hash_seed = spec, caps or self.published, hash_seed
         self.costs: dict[int, Cost] = {}
+        self.noted: Callable[[], None] = lambda: None
         self._times: list[float] = []
         self._choosing = Cost()
         self._drawn: tuple[Task, tuple[Any, ...]] | None = None
@@ -151,7 +153,8 @@ class IsolatedAttack(Attack):
         """The member that the attack draws, which judges in a process of its own."""
         member = type(self)(self.spec, self.caps, self._hash_seed)
         self._check_alike(member._judge, member._judge.facts)  # before it is granted anything
-        member.costs, member._times = self.costs, self._times  # whoever made this one reads what the member used
+        # Whoever made this one reads what the member used.
+        member.costs, member.noted, member._times = self.costs, self.noted, self._times
         member._drawn = (task, rng.getstate())
         facts = member._draw(member._judge)
         if (facts.threat, facts.reference) != (self.threat, self.reference):
@@ -180,17 +183,27 @@ class IsolatedAttack(Attack):
         cost = self._cost_of(view.round)
         submissions = self._submitted("poison", view, cost)
         cost.sent = sum(not (each is None or isinstance(each, (Decoy, Withheld))) for each in submissions)
+        self.noted()
         return submissions
 
     def placebo(self, view: AttackerView) -> list[Poison]:
         """Their clean counterparts; raises AttackError."""
-        return self._submitted("placebo", view, self._cost_of(view.round))
+        submissions = self._submitted("placebo", view, self._cost_of(view.round))
+        self.noted()
+        return submissions
 
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
         """What the judging process says of a completion; raises AttackError."""
+        return self._judged("outcome", item, completion, ask)
+
+    def spill(self, item: Item, completion: Completion, ask: Ask) -> float | None:
+        """What the judging process says of a completion outside of the probes; raises AttackError."""
+        return self._judged("spill", item, completion, ask) if self._facts.spills else None
+
+    def _judged(self, call: Literal["outcome", "spill"], item: Item, completion: Completion, ask: Ask) -> float | None:
         request = {"item": wire.item_out(item), "completion": wire.completion_out(completion)}
         answers = OutcomeAnswers(ask, item, self.caps)
-        reply = self._judge.request("outcome", request, OUTCOME_SECONDS, answers)
+        reply = self._judge.request(call, request, OUTCOME_SECONDS, answers)
         try:
             return wire.outcome_in(reply.get("outcome"))
         except Malformed as error:

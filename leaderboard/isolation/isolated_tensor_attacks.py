@@ -29,19 +29,21 @@ from thiefbench.leaderboard.isolation.wire import Malformed, number_in, rng_out,
 
 MOST_STAGE_STEPS: Final = 400
 """Steps of one teaching of a stage."""
+_MOST_DIMENSIONS, _LONGEST = 8, 1 << 31
+"""Of activations."""
 OFFLINE: Final = 0
 """The round under which costs have what a stage attack uses before round 1."""
 
 
 class _WeightProcess(AttackProcess):
     sort = "weight_attack"
-    asking = "draw, choose, send and outcome"
+    asking = "draw, choose, send, placebo_send, outcome and spill"
     arrays = 1
 
 
 class _StageProcess(AttackProcess):
     sort = "stage_attack"
-    asking = "draw, choose, learned and outcome"
+    asking = "draw, choose, learned, placebo_learned, outcome and spill"
     arrays = 1
 
 
@@ -54,7 +56,7 @@ class _IsolatedTensorAttack(IsolatedAttack):
     reference: wire.Reference = "placebo"  # type: ignore[mutable-override]
     copies: int = 1
     draw, forms, hand_over = Attack.draw, Attack.forms, Attack.hand_over
-    spill, by_other_rules, harm, remarks = Attack.spill, Attack.by_other_rules, Attack.harm, Attack.remarks
+    by_other_rules, harm, remarks = Attack.by_other_rules, Attack.harm, Attack.remarks
 
     def poison(self, view: AttackerView) -> list[Poison]:
         """Nothing."""
@@ -75,11 +77,14 @@ class IsolatedWeightAttack(_IsolatedTensorAttack, WeightAttack):
         cost = self._cost_of(view.exchange)
         vectors = self._vectors("send", view, cost)
         cost.sent = sum(vector is not None for vector in vectors)
+        self.noted()
         return vectors
 
     def placebo_send(self, view: ExchangeView) -> list[torch.Tensor | None]:
         """What clean nodes send in their places; raises AttackError."""
-        return self._vectors("placebo_send", view, self._cost_of(view.exchange))
+        vectors = self._vectors("placebo_send", view, self._cost_of(view.exchange))
+        self.noted()
+        return vectors
 
     def _vectors(self, call: str, view: ExchangeView, cost: Cost) -> list[torch.Tensor | None]:
         items = self._asked_about(view.lessons)
@@ -123,17 +128,20 @@ class IsolatedStageAttack(_IsolatedTensorAttack, StageAttack):
             vector = _vector_in(reply["arrays"], view.start.shape[1])
             if vector is None:
                 raise Malformed("nothing where it learns")
-            return vector
+        self.noted()
+        return vector
 
     def added(self, view: StageAttackView) -> torch.Tensor | None:
         """What the isolated attack adds to its weights; raises AttackError."""
-        cost = self._cost_of(view.round)
+        lied = self._facts.lies and view.round in self.costs  # in the update, which comes first
+        cost = self.costs[view.round] if lied else self._cost_of(view.round)
         request = {"round": view.round, "stage": view.stage, "stages": view.stages, "rng": rng_out(view.rng)}
         stacked = torch.stack([view.learned, view.weights, view.update])
         with self._in_fresh() as process:
             reply = process.request("added", request, arrays=[_array(stacked)])
             vector = _vector_in(reply["arrays"], len(view.weights))
-        cost.sent = int(vector is not None)
+        cost.sent += int(vector is not None)
+        self.noted()
         return vector
 
     def sent(self, view: MessageView) -> object:
@@ -146,7 +154,11 @@ class IsolatedStageAttack(_IsolatedTensorAttack, StageAttack):
         with self._in_fresh() as process:
             reply = process.request("sent", request, arrays=[joined])
             message = _message_in(reply)
-        return None if message is None else message.to(view.computed.device, view.computed.dtype)
+        cost = self._cost_of(view.round) if view.number == 0 else self.costs.setdefault(view.round, Cost())
+        sent = None if message is None else message.to(view.computed.device, view.computed.dtype)
+        cost.sent += sent is None or not torch.equal(sent, view.computed)
+        self.noted()
+        return sent
 
 
 _KINDS: dict[AttackKind, type[IsolatedAttack]] = {
@@ -170,6 +182,7 @@ class _TensorAnswers(ViewAnswers):
     """
 
     vector_for: ClassVar[str]
+    asked_of = "models"
 
     def __init__(self, view: AttackerView, attack: IsolatedAttack, items: Sequence[Any], cost: Cost) -> None:
         super().__init__(view, items, attack.caps, cost, len(view.slots), attack.threat.oracle)
@@ -187,7 +200,7 @@ class _TensorAnswers(ViewAnswers):
 class _ExchangeAnswers(_TensorAnswers):
     """Questions in an exchange: how a model would move the receivers."""
 
-    vector_for = "moved"
+    vector_for, period = "moved", "an exchange"
 
     def __init__(self, view: ExchangeView, attack: IsolatedAttack, items: Sequence[Any], cost: Cost) -> None:
         super().__init__(view.lessons, attack, items, cost)
@@ -200,7 +213,7 @@ class _ExchangeAnswers(_TensorAnswers):
 class _LessonAnswers(_TensorAnswers):
     """Questions before round 1: what a stage's weights become where it is taught."""
 
-    vector_for = "taught stage"
+    vector_for, period = "taught stage", "the time before round 1"
 
     def __init__(self, view: LessonView, attack: IsolatedAttack, items: Sequence[Any], cost: Cost) -> None:
         super().__init__(view.lessons, attack, items, cost)
@@ -252,8 +265,10 @@ def _message_in(reply: Mapping[str, Any]) -> torch.Tensor | None:
     shape, arrays = reply.get("shape"), reply["arrays"]
     if shape is None and not arrays:
         return None
-    sizes = shape if isinstance(shape, list) and len(shape) <= 8 else [-1]
-    sound = all(type(size) is int and size >= 0 for size in sizes) and len(arrays) == 1
+    if isinstance(shape, list) and len(shape) > _MOST_DIMENSIONS:
+        raise Malformed(f"activations of more than {_MOST_DIMENSIONS} dimensions")
+    sizes = shape if isinstance(shape, list) else [-1]
+    sound = all(type(size) is int and 0 <= size < _LONGEST for size in sizes) and len(arrays) == 1
     if sound and arrays[0].dtype == np.float32 and arrays[0].shape == (prod(sizes),):
         with suppress(RuntimeError):  # sizes whose product is 0, and that no tensor can have
             return torch.from_numpy(arrays[0]).reshape(sizes)

@@ -5,6 +5,7 @@ A guest is a defense, an aggregation, a stage check or an attack; a spec string 
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import json
@@ -31,12 +32,20 @@ Guests = Literal["defense", "aggregation", "stage_check", "attack"]
 """Kinds of guests."""
 AttackKind = Literal["attack", "weight_attack", "stage_attack"]
 """Kinds of attacks: by what nodes exchange in the swarms that they are for."""
-_CONTRACTS: dict[AttackKind, bytes] = {"weight_attack": b"attacks.exchange", "stage_attack": b"attacks.stages"}
-"""In the source of such an attack: the package of the class that it derives from, or of one built around it."""
+CALLED_ATTACKS: dict[AttackKind, str] = {
+    "attack": "an attack on completions", "weight_attack": "an attack on exchanged weights",
+    "stage_attack": "an attack on a pipeline",
+}  # fmt: skip
+"""What messages call one of a kind."""
+_CONTRACTS: dict[AttackKind, str] = {
+    "weight_attack": "thiefbench.attacks.exchange", "stage_attack": "thiefbench.attacks.stages",
+}  # fmt: skip
+"""What the source of such an attack imports: the package of the class that it derives from, or of one around it."""
 _Narrower = TypeVar("_Narrower", bound=registry.Kind)
 _SCIPY = ("scipy.special", "scipy.stats")
 
 _NAME = re.compile(r"[\w.-]+")
+_MODULE = re.compile(r"\w+(\.\w+)+")
 
 
 def setup(spec: str, kind: Guests = "defense") -> str:
@@ -92,15 +101,15 @@ def attack_kind(spec: str) -> AttackKind:
     return found[0] if found else "attack"
 
 
-def kinds_named(spec: str, wider: Guests, contracts: Mapping[_Narrower, bytes]) -> list[_Narrower]:
+def kinds_named(spec: str, wider: Guests, contracts: Mapping[_Narrower, str]) -> list[_Narrower]:
     """The narrower kinds that a spec string names, as far as can be told without loading a user's file.
 
-    A declared name has its kind. A file has one if it or another file of its package names the kind's contract.
+    A declared name has its kind. A file has one if it or another file of its package imports the kind's contract.
 
     Args:
         spec: the spec string.
         wider: the kind that it is read as.
-        contracts: what the source of each narrower kind holds.
+        contracts: the package that each narrower kind imports.
 
     Raises:
         SpecStringError: it is malformed, or there is no such file or name.
@@ -113,10 +122,32 @@ def kinds_named(spec: str, wider: Guests, contracts: Mapping[_Narrower, bytes]) 
     return list(dict.fromkeys(found))
 
 
-def contracts_in(sources: Iterable[Path], contracts: Mapping[_Narrower, bytes]) -> list[_Narrower]:
-    """The kinds whose contract one of some sources names."""
-    contents = [path.read_bytes() for path in sources]
-    return [kind for kind, contract in contracts.items() if any(contract in each for each in contents)]
+def contracts_in(sources: Iterable[Path], contracts: Mapping[_Narrower, str]) -> list[_Narrower]:
+    """The kinds whose package one of some sources imports."""
+    imported = {name for path in sources for name in modules_named(path)}
+    return [
+        kind for kind, package in contracts.items() if any(f"{name}.".startswith(f"{package}.") for name in imported)
+    ]
+
+
+def modules_named(source: Path) -> set[str]:
+    """The modules that a file imports, or names in a text of their own; none where it is not valid Python.
+
+    For ``from a import b``, both ``a`` and ``a.b`` are there, as either may be a module.
+    """
+    try:
+        tree = ast.parse(source.read_bytes(), source.name)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    named: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            named |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _MODULE.fullmatch(node.value):
+            named.add(node.value)
+    return named
 
 
 def may_import(file: Path, kind: Guests) -> tuple[str, ...]:

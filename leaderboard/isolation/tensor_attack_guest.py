@@ -83,7 +83,7 @@ def _pass(guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
         return {"shape": None}, []
     if not isinstance(message, torch.Tensor) or message.dtype != torch.float32:
         raise TypeError(f"sent gives a float32 tensor or None, not {kind_of(message)}")
-    shapes, joined = joined_tensors({"message": message.detach().numpy()})
+    shapes, joined = joined_tensors({"message": message.detach().resolve_neg().numpy()})
     return {"shape": shapes["message"]}, [joined]
 
 

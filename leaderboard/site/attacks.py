@@ -121,7 +121,7 @@ def read_attack(folder: Path, verified: Path) -> JudgedAttack:
     entry = read_attack_entry(folder)
     suite = suite_named(entry.manifest.suite, folder)
     verification = read_verification(verified, entry)
-    if wrong := strange_part(entry.manifest.parts, suite):
+    if wrong := strange_part(entry.manifest.parts, suite, entry.manifest.threat.kind):
         raise EntryError(f"{folder}: {wrong}")
     results = tuple(measured.results(entry, suite.ranking))
     seen = verification is not None and verification.verdict == "re-executed"

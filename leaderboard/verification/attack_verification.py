@@ -52,6 +52,7 @@ from thiefbench.leaderboard.verification.questions import Questions, Tell, each_
 from thiefbench.leaderboard.verification.reexecution import DisagreesError, Watch
 from thiefbench.leaderboard.verification.rerunning import first_difference, surroundings_apart
 from thiefbench.leaderboard.verification.rescoring import (
+    Beside,
     InconsistentError,
     SubmittedCell,
     beside_completions,
@@ -284,6 +285,7 @@ class _Verifier(Questions):
                     except TableError as error:
                         raise InconsistentError(f"its completions.parquet {error.problem}") from error
                     beside = beside_completions(cell.spec, archive.cell(cell.record.cell_id))
+                    _check_sent(cell, beside)
                     attack = isolated_attack(factory.spec)
                     rewards.append(check_completions(cell, table, attack=attack, beside=beside))
 
@@ -524,12 +526,26 @@ def _last_rows(record: Record, store: Store, rng: random.Random) -> list[Complet
     return rng.sample(last, min(len(last), MOST_ASKED_AGAIN // 4))
 
 
+def _check_sent(cell: SubmittedCell, beside: Beside) -> None:
+    """Check that an attack's cost has at least what honest nodes saw of it; raises InconsistentError."""
+    assert isinstance(cell.scores, AttackCell)
+    if cell.spec.role != "attack":
+        return
+    vectors = {(row.exchange, row.sender) for row in beside.exchanges if row.malicious and row.reason != "missing"}
+    rounds = [row for row in beside.stages if row.malicious and (row.altered or row.refused)]
+    if (seen := len(vectors) + len(rounds)) > cell.scores.cost.sent:
+        raise InconsistentError(
+            f"the entry says that it sent a payload {counted(cell.scores.cost.sent, 'time')}, and honest nodes saw it "
+            f"{counted(seen, 'time')}"
+        )
+
+
 def _cells_of(entry: AttackEntry, suite: Suite) -> list[Wanted]:
     """The cells that the entry has to have; raises EntryError where it has others, or in another order."""
     manifest = entry.manifest
     if manifest.seeds != suite.seeds:
         raise EntryError(f"it was run at the seeds {manifest.seeds}, but {suite.title} has {suite.seeds}")
-    if wrong := strange_part(manifest.parts, suite):
+    if wrong := strange_part(manifest.parts, suite, manifest.threat.kind):
         raise EntryError(wrong)
     cells = wanted(suite, manifest.parts, manifest.attack, manifest.targets, manifest.numerics)
     due = [

@@ -83,7 +83,9 @@ def test_an_entry_has_its_cells_and_costs(shoves: Attacked) -> None:
     ]  # fmt: skip
     costs = [(cell.cost.rounds, cell.cost.sent, cell.cost.steps) for cell in cells]
     if shoves.suite.scenes[0].pipeline:
-        assert costs == [(0, 0, 0), (0, 0, 4), (1, 1, 4), (1, 1, 4)], "it learns once, and adds in round 1"
+        assert costs == [(0, 0, 0), (0, 0, 4), (2, 3, 4), (1, 2, 4)], (
+            "it learns once, adds in round 1, lies until rejected"
+        )
         assert manifest.threat.kind == "stage_attack"
         assert manifest.threat.in_words()[0].startswith("it is a stage of a pipeline, and knows the start weights of")
         assert all(cell.stages_sha256 for cell in cells)
@@ -159,13 +161,8 @@ def test_the_board_shows_it(shoves: Attacked, tmp_path: Path) -> None:
 
 def test_an_attack_of_another_kind_is_refused(shoves: Attacked, tmp_path: Path) -> None:
     target, by_stage = shoves.entry.folder.parent / "mine", shoves.suite.scenes[0].pipeline is not None
-    for spec, why in (
-        (
-            "text",
-            "and in a pipeline one stage is malicious" if by_stage else "and in this swarm nodes exchange weights",
-        ),
-        (PUSHES if by_stage else ADDS, "in a pipeline one stage is malicious" if by_stage else "this swarm has none"),
-    ):
+    why = "the node is a pipeline there" if by_stage else "nodes exchange weights there"
+    for spec in ("text", PUSHES if by_stage else ADDS):
         with pytest.raises(EntryError, match=why):
             attacking.prepare_attack(target, spec, credits_of("Other", "B. Breaker", ""), tmp_path, tmp_path / "out")
 

@@ -47,7 +47,7 @@ def test_what_fails_where_it_sends_is_said_and_ends_the_check() -> None:
     at_length(
         ("hashes", "equal views, equal weights", "FAILED", "end with other weights if it runs in another process"),
         ("missing", "sends what its swarm exchanges", "warning", "in 2 rounds a malicious node sends nothing"),
-        ("short", "sends what its swarm exchanges", "warning", "honest nodes refuse 6 of 6 of what it sends: wrong sh"),
+        ("short", "sends what its swarm exchanges", "warning", "honest nodes refuse it 6 times: wrong shape"),
     ),
 )
 def test_what_is_wrong_is_found(how: str, question: str, status: str, said: str) -> None:

@@ -70,6 +70,7 @@ def play(
         ("adaptive(attack='text', mode='logit', budget=2)", "logit"),
         (f"{HUMS}:Asks", "logit"),
         *at_length(
+            ("triggered(attack='text')", "none"),
             ("tone", "none"),
             ("adaptive(attack='text', budget=3)", "logit"),
             ("prefill", "none"),
@@ -174,7 +175,7 @@ def test_solutions_are_seen_only_with_an_oracle(where: str) -> None:
         ("Gives(what='few')", "0 submissions for 4 slots"),
         ("Gives(what='numbers')", "failed in poison: TypeError: a submission is text, token ids"),
         ("Gives(what='bytes')", "failed in poison: TypeError: a submission is text, token ids"),
-        ("Gives(what='huge')", "bytes as JSON, and at most 1,048,576 are allowed"),
+        ("Gives(what='huge')", "bytes, and at most 1,048,576 are allowed"),
         ("Gives(what='long')", "200,000 characters in place of a text of at most 100,000"),
         ("Gives(what='tokens')", "token ids below"),
         ("Gives(what='surrogate')", "a text with half a character"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,19 +16,22 @@ from tests.variants import at_length
 from thiefbench import registry, trust
 from thiefbench.averaging.swarm import AveragingSwarm
 from thiefbench.leaderboard.attacking.cells import fitting_parts
-from thiefbench.leaderboard.attacking.running import AttackFactory
+from thiefbench.leaderboard.attacking.running import AttackFactory, run_attack_cell
 from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
 from thiefbench.leaderboard.isolation.isolated_tensor_attacks import (
     IsolatedStageAttack,
     IsolatedWeightAttack,
+    _message_in,
     isolated_attack,
 )
 from thiefbench.leaderboard.isolation.sandbox_paths import attack_kind
+from thiefbench.leaderboard.isolation.wire import Malformed
 from thiefbench.pipeline.swarm import PipelineSwarm
 from thiefbench.registry import SpecStringError
 from thiefbench.suite.execution.cell_identity import RegistryFactory
 from thiefbench.suite.execution.cell_run import build_swarm
 from thiefbench.suite.scenario import Suite
+from thiefbench.suite.store.records import Store
 from thiefbench.suite.suite_yaml import load_suite
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
@@ -133,7 +137,8 @@ def test_what_is_used_is_counted() -> None:
     assert [(cost.sent, cost.steps, cost.samples) for cost in pushes.costs.values()] == [(1, 2, 2)] * 2
     _, adds = played(pipeline_suite(placebo=True, attacks=(f"{STAGES}:Adds",)))
     assert adds is not None
-    assert {number: (cost.sent, cost.steps) for number, cost in adds.costs.items()} == {0: (0, 4), 1: (1, 0), 2: (0, 0)}
+    sent = {number: (cost.sent, cost.steps) for number, cost in adds.costs.items()}
+    assert sent == {0: (0, 4), 1: (2, 0), 2: (1, 0)}, "it lies in the first pass of each round, and adds in the first"
 
 
 def test_another_hash_seed_is_seen() -> None:
@@ -161,6 +166,36 @@ def test_what_is_no_vector_is_told(how: str, why: str) -> None:
     with pytest.raises(AttackError) as error:
         played(of_weights(f"{WEIGHTS}:Faulty(how={how!r})"))
     assert why in str(error.value)
+
+
+def test_a_shape_that_no_tensor_has_is_told() -> None:
+    """A guest may send what its library would not."""
+    empty = np.zeros(0, np.float32)
+    for shape, why in (([2**64, 0], "not of the shape"), ([2**63, 0], "not of the shape"), ([1] * 9, "more than 8")):
+        with pytest.raises(Malformed, match=why):
+            _message_in({"shape": shape, "arrays": [empty]})
+
+
+def test_what_ends_the_training_is_the_attack_s_fault(tmp_path: Path) -> None:
+    of = pipeline_suite(placebo=True, attacks=(f"{STAGES}:Faulty(how='adds much')",))
+    cell = tiny.cell(of, "attack")
+    with pytest.raises(
+        AttackError, match="beside the attack faulty, the training ends: the weights of stage 2 are not f"
+    ):
+        run_attack_cell(cell, Store(tmp_path), AttackFactory(cell.attack, cell.attack, ""), lambda done, total: None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "inner"),
+    [
+        ("boosted(attack='boosted')", "boosted is built around boosted"),
+        ("stage_backdoor(attack='boosted')", "stage_backdoor is built around boosted"),
+        ("late_poison(attack='boosted')", "late_poison is built around boosted"),
+    ],
+)
+def test_inside_is_an_attack_on_completions(spec: str, inner: str) -> None:
+    with pytest.raises(AttackError, match=inner):
+        isolated_attack(spec)
 
 
 @pytest.mark.parametrize("how", ["short", "not a number", "missing"])
@@ -201,6 +236,13 @@ def test_the_kind_is_read_off_name_or_source(tmp_path: Path) -> None:
     assert attack_kind("disguised_backdoor") == "stage_attack"
     assert attack_kind(f"{WEIGHTS}:Pushes") == "weight_attack"
     assert attack_kind(f"{HERE / 'hums.py'}:Hums") == "attack"
+    mentions = tmp_path / "mentions.py"
+    mentions.write_text('"""Not thiefbench.attacks.exchange."""\n' + (HERE / "hums.py").read_text())
+    assert attack_kind(f"{mentions}:Hums") == "attack"
+    for way in ("import thiefbench.attacks.exchange.base as e", "from thiefbench.attacks import exchange as e",
+                "import importlib\n\ne = importlib.import_module('thiefbench.attacks.exchange.base')"):  # fmt: skip
+        mentions.write_text(f"{way}\n\n\nclass Own(e.WeightAttack):\n    pass\n")
+        assert attack_kind(f"{mentions}:Own") == "weight_attack", way
     both = tmp_path / "both.py"
     both.write_text(WEIGHTS.read_text() + STAGES.read_text())
     with pytest.raises(SpecStringError, match="write them into separate files"):
@@ -220,7 +262,7 @@ def test_an_attack_that_its_file_hides_is_refused(tmp_path: Path) -> None:
         "        return []\n"
     )
     with pytest.raises(
-        AttackError, match=r"attack on exchanged weights, and its files read like those of an attack;|no attack named"
+        AttackError, match="is an attack on exchanged weights, and by what its files import an attack on c"
     ):
         isolated_attack(f"{hidden}:Hidden(attack='text')")
 
@@ -228,12 +270,20 @@ def test_an_attack_that_its_file_hides_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("attack", "suite", "why"),
     [
-        ("boosted", "trial", "sends weights, and in this swarm nodes exchange completions"),
-        ("boosted", "pipeline-v1", "sends completions or weights, and in a pipeline one stage is malicious"),
-        ("stage_backdoor", "averaging-v1", "is by a stage of a pipeline, and this swarm has none"),
-        ("stage_backdoor", "trial", "is by a stage of a pipeline, and this swarm has none"),
-        ("text", "averaging-v1", "the attack text sends completions, and in this swarm nodes exchange weights"),
-        ("text", "pipeline-v1", "the attack text sends completions or weights, and in a pipeline one stage is"),
+        ("boosted", "trial", "it is an attack on exchanged weights, and nodes exchange completions there"),
+        (
+            "boosted",
+            "pipeline-v1",
+            "an attack on exchanged weights, and the node is a pipeline there; write a StageAtt",
+        ),
+        ("stage_backdoor", "averaging-v1", "it is an attack on a pipeline, and nodes exchange weights there"),
+        ("stage_backdoor", "trial", "it is an attack on a pipeline, and nodes exchange completions there"),
+        (
+            "text",
+            "averaging-v1",
+            "it is an attack on completions, and nodes exchange weights there; write a WeightAtta",
+        ),
+        ("text", "pipeline-v1", "it is an attack on completions, and the node is a pipeline there"),
     ],
 )
 def test_an_attack_fits_only_the_suites_of_its_kind(attack: str, suite: str, why: str) -> None:
