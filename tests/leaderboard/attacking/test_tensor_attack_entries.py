@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking import submit as attacking
 from thiefbench.leaderboard.attacking.entry import AttackEntry, write_attack_entry
 from thiefbench.leaderboard.attacking.manifest import granted
-from thiefbench.leaderboard.attacking.scores import AttackScores
+from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.isolation.isolated_tensor_attacks import isolated_attack
+from thiefbench.leaderboard.made_with import COST
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.submit import credits_of
 from thiefbench.leaderboard.verification.attack_verification import verify_attack
@@ -74,6 +75,19 @@ def shoves(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def verified(of: Attacked, **options: Any) -> Verification:
     chosen = VerifyOptions(of.archive, **({"reruns": 0, "fresh": 0} | options))
     return verify_attack(of.entry.folder, chosen, lambda finding: None, lambda cell: lambda done, total: None)
+
+
+def resigned(of: Attacked, folder: Path, store: Store, cells: Sequence[AttackCell], **changes: Any) -> Attacked:
+    """An entry of these cells beside a copy of the defense's, with other fields of its manifest and fitting hashes."""
+    packed = archive.pack(folder / of.archive.name, store, cells)
+    shutil.copytree(of.entry.folder.parent, folder / "entries", ignore=shutil.ignore_patterns("shoves"))
+    forged = write_attack_entry(
+        folder / "entries" / "shoves",
+        of.entry.manifest.model_copy(update={"archive": packed} | changes),
+        AttackScores(cells=tuple(cells), examples=of.entry.examples),
+        {path.relative_to(of.entry.folder).as_posix(): path.read_bytes() for path in of.entry.source},
+    )
+    return replace(of, entry=forged, archive=folder / of.archive.name)
 
 
 def test_an_entry_has_its_cells_and_costs(shoves: Attacked) -> None:
@@ -135,17 +149,34 @@ def test_a_forged_table_beside_the_completions_is_rejected(shoves: Attacked, tmp
     )
     digests = {f"{table}_sha256": file_sha256(path), "record_sha256": file_sha256(directory.record_path)}
     cells = tuple(each.model_copy(update=digests) if each is cell else each for each in entry.cells)
-    packed = archive.pack(tmp_path / shoves.archive.name, unpacked, cells)
-    shutil.copytree(entry.folder.parent, tmp_path / "entries", ignore=shutil.ignore_patterns("shoves"))
-    forged = write_attack_entry(
-        tmp_path / "entries" / "shoves",
-        entry.manifest.model_copy(update={"archive": packed}),
-        AttackScores(cells=cells, examples=entry.examples),
-        {path.relative_to(entry.folder).as_posix(): path.read_bytes() for path in entry.source},
-    )
-    found = verified(replace(shoves, entry=forged, archive=tmp_path / shoves.archive.name))
+    found = verified(resigned(shoves, tmp_path, unpacked, cells))
     assert found.verdict == "rejected"
     assert why in found.reasons[0]
+
+
+def test_costs_below_what_honest_nodes_saw_are_rejected(shoves: Attacked, tmp_path: Path) -> None:
+    entry = shoves.entry
+    unpacked, cells = archive.unpack(shoves.archive, entry, tmp_path / "store"), []
+    for cell in entry.cells:
+        directory = unpacked.cell(cell.cell_id)
+        record = directory.read()
+        assert record is not None
+        used = record.provenance[COST] | {"sent": 0, "rounds": 0}
+        directory.write(record.model_copy(update={"provenance": record.provenance | {COST: used}}))
+        digest = file_sha256(directory.record_path)
+        cost = cell.cost.model_copy(update={"sent": 0, "rounds": 0})
+        cells.append(cell.model_copy(update={"cost": cost, "record_sha256": digest}))
+    found = verified(resigned(shoves, tmp_path, unpacked, cells))
+    assert found.verdict == "rejected"
+    assert "the entry says that it sent a payload 0 times, and honest nodes saw it" in found.reasons[0]
+
+
+def test_a_manifest_of_another_kind_is_not_read(shoves: Attacked, tmp_path: Path) -> None:
+    unpacked = archive.unpack(shoves.archive, shoves.entry, tmp_path / "store")
+    threat = shoves.entry.manifest.threat.model_copy(update={"kind": "attack"})
+    resigned(shoves, tmp_path, unpacked, shoves.entry.cells, threat=threat)
+    written = write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    assert any("it says that it is an attack on completions" in reason for _, reason in written.broken)
 
 
 def test_the_board_shows_it(shoves: Attacked, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,8 +29,10 @@ from thiefbench.leaderboard.isolation.sandbox_paths import attack_kind
 from thiefbench.leaderboard.isolation.wire import Malformed
 from thiefbench.pipeline.swarm import PipelineSwarm
 from thiefbench.registry import SpecStringError
+from thiefbench.suite.execution import checkpoints
 from thiefbench.suite.execution.cell_identity import RegistryFactory
 from thiefbench.suite.execution.cell_run import build_swarm
+from thiefbench.suite.execution.checkpoints import CellInProgress
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import Store
 from thiefbench.suite.suite_yaml import load_suite
@@ -139,6 +142,22 @@ def test_what_is_used_is_counted() -> None:
     assert adds is not None
     sent = {number: (cost.sent, cost.steps) for number, cost in adds.costs.items()}
     assert sent == {0: (0, 4), 1: (2, 0), 2: (1, 0)}, "it lies in the first pass of each round, and adds in the first"
+
+
+def test_what_is_used_is_noted_before_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a kill between the two would lose a round's cost."""
+    noted, original = [], CellInProgress.checkpoint
+
+    def seen(run: CellInProgress) -> None:
+        noted.append((run.done, json.loads((run.directory.path / "asked.json").read_text())))
+        original(run)
+
+    monkeypatch.setattr(CellInProgress, "checkpoint", seen)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1)
+    cell = tiny.cell(of_weights(f"{WEIGHTS}:Pushes"), "attack")
+    run_attack_cell(cell, Store(tmp_path), AttackFactory(cell.attack, cell.attack, ""), lambda done, total: None)
+    for done, costs in noted:
+        assert [costs[str(number)]["sent"] for number in range(1, done + 1)] == [1] * done
 
 
 def test_another_hash_seed_is_seen() -> None:
