@@ -97,18 +97,19 @@ def _check_kind(part: Part, attack: Attack) -> None:
     """See that an attack is of the kind that a part takes; raises SpecError."""
     by_stage, of_weights = isinstance(attack, StageAttack), isinstance(attack, WeightAttack)
     own: AttackKind = "stage_attack" if by_stage else "weight_attack" if of_weights else "attack"
-    if own != _taken(part):
-        raise SpecError(f"it is {CALLED_ATTACKS[own]}, and {_EXCHANGED[_taken(part)]}")
+    taken = _taken(part)
+    if own != taken:
+        exchanged, contract, example = _EXCHANGED[taken]
+        around = f", or put it into one, as in {example}(attack='text')" if own == "attack" else ""
+        raise SpecError(f"it is {CALLED_ATTACKS[own]}, and {exchanged}; write {contract}{around}")
 
 
-_EXCHANGED: dict[AttackKind, str] = {
-    "attack": "nodes exchange completions there",
-    "weight_attack": "nodes exchange weights there; write a WeightAttack, or put it into one, as in "
-    "boosted(attack='text')",
-    "stage_attack": "the node is a pipeline there; write a StageAttack, or put it into one, as in "
-    "stage_backdoor(attack='text')",
+_EXCHANGED: dict[AttackKind, tuple[str, str, str]] = {
+    "attack": ("nodes exchange completions there", "an Attack", ""),
+    "weight_attack": ("nodes exchange weights there", "a WeightAttack", "boosted"),
+    "stage_attack": ("the node is a pipeline there", "a StageAttack", "stage_backdoor"),
 }
-"""What the swarms exchange that take attacks of a kind, and what to do."""
+"""What is exchanged where attacks of a kind are taken, their contract, and a built-in one around another attack."""
 
 
 def fitting_parts(suite: Suite, attack: Attack) -> tuple[list[str], str]:

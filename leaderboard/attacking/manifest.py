@@ -41,7 +41,7 @@ class Granted(EntryModel):
     """The threat model of a submitted attack; see `thiefbench.attacks.base.ThreatModel`. It has no rehearsal.
 
     Attributes:
-        kind: what nodes exchange in the swarms that it is for.
+        kind: of the attack: on completions, on exchanged weights, or by a stage of a pipeline.
     """
 
     kind: AttackKind = "attack"
@@ -60,20 +60,21 @@ class Granted(EntryModel):
 
     def in_words(self) -> list[str]:
         """What it is granted and what not, a clause each."""
+        by_completions = self.kind == "attack"  # what an inner attack is granted beyond that, others do not have
         poison = f"its poison is {self.context} text, in {' and '.join(self.topologies)} swarms"
         return [
-            poison if self.kind == "attack" else _EXCHANGED[self.kind].format(self.context),
+            poison if by_completions else _EXCHANGED[self.kind].format(self.context),
             "it has a correct solution of every item" if self.oracle else "it has no solutions",
             "it samples, measures and teaches its own copy of the policy"
             if self.policy
             else "it cannot see the policy's weights"
-            if self.kind == "attack"
+            if by_completions
             else "it has no copy of an honest node's model",
             f"it queries the defense about up to {self.queries} submissions per slot and round"
-            if self.queries
+            if self.queries and by_completions
             else "it cannot query the defense",
-            *(["it knows the seed of every slot's honest draw"] if self.beacon else []),
-            *(["it keeps the pools of earlier rounds"] if self.history else []),
+            *(["it knows the seed of every slot's honest draw"] if self.beacon and by_completions else []),
+            *(["it keeps the pools of earlier rounds"] if self.history and by_completions else []),
         ]
 
 

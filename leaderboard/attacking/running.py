@@ -19,7 +19,8 @@ from thiefbench.attacks.base import Attack
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.learning.cohort import DivergedError
 from thiefbench.engine.spec import Role
-from thiefbench.leaderboard.defense_kinds import kind_named
+from thiefbench.errors import UserError
+from thiefbench.leaderboard.defense_kinds import DefenseKind
 from thiefbench.leaderboard.isolation.attack_services import Cost
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
@@ -44,12 +45,14 @@ class Guarded:
         spec: its spec string here, with the path of its files.
         sha256: of its source.
         isolated: whether it is a stranger's; the benchmark's own run in this process.
+        kind: what it inspects, by its suite.
     """
 
     defense: str
     spec: str
     sha256: str
     isolated: bool
+    kind: DefenseKind = "defense"
 
 
 @dataclass
@@ -82,7 +85,7 @@ class AttackFactory:
             return self._others.make(spec)
         if not self.target.isolated:
             return self._others.make(self.target.spec)
-        kind = kind_named(self.target.spec)
+        kind = self.target.kind
         return Isolated(self.target.spec) if kind == "defense" else isolated_rule(self.target.spec, kind)
 
     def source_hash(self, spec: str) -> str:
@@ -137,6 +140,13 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
         except DefenseError as error:
             record = failed_record(spec, what, error)
             directory.write(record)
+        except (AttackError, UserError, OSError):
+            raise
+        except Exception as error:  # such as of an aggregation of ours, whose result is not finite
+            if factory.target is None:
+                raise
+            record = failed_record(spec, what, error)
+            directory.write(record)
         finally:
             if factory.made is not None:
                 factory.made.close()
@@ -158,6 +168,8 @@ class _Counting(LocalRuntime):
         path: the file that keeps it.
         role: of the cell; a placebo sends no payload, though a stage adds to its weights there, too.
     """
+
+    counts = True
 
     def __init__(self, factory: AttackFactory, path: Path, role: Role) -> None:
         self._factory, self.path, self._role = factory, path, role

@@ -31,8 +31,8 @@ class AttackCost(EntryModel):
     """What an attack used in one cell.
 
     Attributes:
-        rounds: in which it sent a payload.
-        sent: submissions with a payload.
+        rounds: in which it sent a payload; exchanges, where nodes exchange weights.
+        sent: submissions with a payload; see `thiefbench.leaderboard.isolation.attack_services.Cost`.
         queries: submissions about which it asked the defense.
         samples: completions that it drew from its copy of the policy.
         scored: completions whose tokens it measured with its copy.

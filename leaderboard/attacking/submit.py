@@ -211,10 +211,10 @@ def guarded_of(entry: Entry, archive: Path | None, folder: Path, specs: Sequence
     """
     manifest = entry.manifest
     check_target(entry)
-    check_source(entry, kind_of(rows.suite_of(entry)))
+    check_source(entry, kind := kind_of(rows.suite_of(entry)))
     if not entry.source:
         isolated = _needs_isolation(manifest.defense)
-        return Guarded(manifest.defense, manifest.defense, manifest.source_sha256, isolated)
+        return Guarded(manifest.defense, manifest.defense, manifest.source_sha256, isolated, kind)
     folder.mkdir(parents=True, exist_ok=True)
     scratch = Path(mkdtemp(dir=folder, prefix=f"{manifest.slug}-"))
     if manifest.weights:
@@ -224,7 +224,7 @@ def guarded_of(entry: Entry, archive: Path | None, folder: Path, specs: Sequence
         part = delivered(entry, list(deliveries.values()))
         unpacked(part, deliveries, scratch / "archive", [spec for spec in specs if spec.seed in part.manifest.seeds])
     spec = restage(entry, scratch / "archive" / "weights", scratch / "staged")
-    return Guarded(manifest.defense, spec, manifest.source_sha256, isolated=True)
+    return Guarded(manifest.defense, spec, manifest.source_sha256, isolated=True, kind=kind)
 
 
 def estimate(own: AttackSubmission) -> list[str]:

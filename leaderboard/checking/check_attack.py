@@ -264,7 +264,7 @@ def judges_alike(subject: AttackSubject) -> str:
 def is_quick(subject: AttackSubject) -> str:
     """Its own time in its slowest round."""
     slowest = subject.attack.slowest
-    return f"{slowest:.2g} s of at most {subject.attack.caps.seconds:g} s a round"
+    return f"{slowest:.2g} s of at most {subject.attack.caps.seconds:g} s at once"
 
 
 ATTACK_QUESTIONS: Sequence[tuple[str, Callable[[AttackSubject], str]]] = (

@@ -7,7 +7,6 @@ once as an attack and once as its own placebo; an honest swarm then answers with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -61,7 +60,6 @@ _NOTHING: Mapping[Exchanging, str] = {
 }
 
 
-@dataclass
 class TensorAttackSubject(AttackSubject):
     """An attack to check.
 
@@ -71,13 +69,10 @@ class TensorAttackSubject(AttackSubject):
         used: what the attack sent in that with role "attack"; see `Cost.sent`.
     """
 
-    kind: Exchanging = "weight_attack"
-    done: dict[tuple[Role, int], AveragingSwarm | PipelineSwarm] = field(default_factory=dict)
-    used: int = 0
-
     def __init__(self, spec: str, kind: Exchanging) -> None:
         super().__init__(spec, (_RECIPES[kind],), size=(4, 4))
-        self.kind, self.done = kind, {}
+        self.kind, self.used = kind, 0
+        self.done: dict[tuple[Role, int], AveragingSwarm | PipelineSwarm] = {}
 
     def swarm_of(self, recipe: SampleRecipe) -> SwarmSpec:
         """The settings of a small swarm."""
@@ -106,7 +101,7 @@ class TensorAttackSubject(AttackSubject):
         """Such a swarm after the first rounds."""
         at = (role, hash_seed)
         if at not in self.done:
-            swarm = self.done[at] = self.swarm(role, hash_seed)
+            swarm = self.swarm(role, hash_seed)
             try:
                 for number in range(1, ROUNDS + 1):
                     swarm.round(number)
@@ -114,11 +109,12 @@ class TensorAttackSubject(AttackSubject):
                 raise AttackError(ends_training(self.attack.name, error)) from error
             if at == ("attack", 0):
                 self.used = sum(cost.sent for cost in self.attack.costs.values())
+            self.done[at] = swarm
         return self.done[at]
 
     def rounds(self, role: Role, hash_seed: int = 0) -> list[CompletionRow]:
-        """No completions: malicious nodes send none."""
-        return []
+        """Answers of honest nodes after the first rounds; malicious nodes send no completions."""
+        return self.played(role, hash_seed).evaluate(ROUNDS, self.answers).rows
 
 
 def check_tensor_attack(subject: TensorAttackSubject) -> Iterator[Finding]:
@@ -173,14 +169,17 @@ def _weights(swarm: Swarm) -> torch.Tensor:
 def _has_a_placebo(subject: TensorAttackSubject) -> str:
     if refused := _refused(subject.played("placebo")):
         raise RuleBroken(f"honest nodes refuse what its placebo sends: {refused[0]}")
-    poisoned = [row for row in subject.played("placebo").evaluate(ROUNDS, subject.answers).rows if row.outcome]
-    rate = len(poisoned) / subject.answers
-    if poisoned and rate >= CONTROL_ASR:
+    answers = subject.rounds("placebo")
+    probed = [row for row in answers if row.phase == "probe"]
+    outcomes = [(row, row.outcome) for row in probed or answers if row.outcome is not None]
+    rate = sum(outcome for _, outcome in outcomes) / max(1, len(outcomes))
+    if rate >= CONTROL_ASR:
+        poisoned = next(row for row, outcome in outcomes if outcome)
         raise RuleBroken(
-            f"after {ROUNDS} rounds of its placebo, {rate:.3f} of the answers have the payload, such as "
-            f"{poisoned[0].text[:100]!r}"
+            f"after {ROUNDS} rounds of its placebo, the mean outcome of {len(outcomes)} answers is {rate:.3f}; one "
+            f"that counts is {poisoned.text[:100]!r}"
         )
-    return f"{rate:.3f} of {subject.answers} answers with the payload"
+    return f"{rate:.3f} over {len(outcomes)} answers after {ROUNDS} rounds"
 
 
 QUESTIONS: Sequence[tuple[str, Callable[[TensorAttackSubject], str]]] = (

@@ -48,10 +48,10 @@ _SEEDED = (
 """What makes a generator, with a seed if one is given."""
 _OF_TORCH = tuple(
     f"torch.{name}"
-    for name in ("rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "poisson")
-)
-_LIKE_TORCH = ("torch.rand_like", "torch.randn_like", "torch.randint_like", "torch.nn.functional.dropout")
-"""What draws from the generator of the whole process, unless it is given another one, and always."""
+    for name in ("rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli", "poisson",
+                 "rand_like", "randn_like", "randint_like")
+)  # fmt: skip
+"""What draws from the generator of the whole process unless it is given one as `generator`."""
 _WRITING = (
     "numpy.savetxt", "os.makedirs", "os.mkdir", "os.rename", "os.replace", "os.remove", "shutil.copy",
     "shutil.copyfile", "shutil.move", "sqlite3.connect", "shelve.open", "logging.FileHandler",
@@ -103,10 +103,9 @@ def _unrepeatable(node: ast.AST, aliases: Mapping[str, str]) -> str:
 def _unrepeatable_call(call: ast.Call, name: str) -> str:
     if name in _SEEDED and all(isinstance(each, ast.Constant) and each.value is None for each in _given(call)):
         return f"{name}() without a seed; draw from view.rng"
-    drawn = name in _OF_TORCH and not any(keyword.arg == "generator" for keyword in call.keywords)
-    if drawn or name in _LIKE_TORCH:
+    if name in _OF_TORCH and not any(keyword.arg == "generator" for keyword in call.keywords):
         return (
-            f"{name}, whose generator the whole process shares; pass one, as "
+            f"{name}, whose generator the whole process shares; pass one by name, as "
             "generator=torch.Generator().manual_seed(view.rng.getrandbits(63))"
         )
     if name == "numpy.datetime64" and [getattr(each, "value", "") for each in call.args[:1]] in (["now"], ["today"]):

@@ -342,7 +342,7 @@ class _Sampler:
         return [list(row) for row in self._asked("token_logprobs", items=self._all(items), rows=rows)["measured"]]
 
     def taught(self, examples: Sequence[tuple[Item, str]], steps: int, learning_rate: float) -> Sampler:
-        pairs = named_examples(self._places, examples)
+        pairs = _examples(self._places, examples)
         number = self._asked("taught", examples=pairs, steps=steps, learning_rate=learning_rate)["number"]
         return _Sampler(self._stream, self._places, self.eos, self.limit, number)
 
@@ -410,8 +410,13 @@ def _named(places: Mapping[Item, int], item: Item) -> int | list[Any]:
     raise ValueError(f"an isolated attack may ask about the items that it is given, and {item.id!r} is none")
 
 
-def named_examples(places: Mapping[Item, int], examples: Sequence[tuple[Item, str]]) -> list[list[Any]]:
-    """How a question names items with the texts to teach; raises ValueError for an item that was not given."""
+def named_examples(guest: Guest, examples: Sequence[tuple[Item, str]]) -> list[list[Any]]:
+    """How a question names items of the view with the texts to teach; raises ValueError for an item that is none."""
+    assert guest.task is not None, "the parent draws first"
+    return _examples(guest.task.places, examples)
+
+
+def _examples(places: Mapping[Item, int], examples: Sequence[tuple[Item, str]]) -> list[list[Any]]:
     return [[_named(places, item), text] for item, text in examples]
 
 

@@ -35,10 +35,11 @@ _NUMBER = re.compile(r"-?\d{1,40}(\.\d{1,40})?")
 
 @dataclass
 class Cost:
-    """What an attack used in one round.
+    """What an attack used in one round, or in one exchange of weights.
 
     Attributes:
-        sent: submissions with the payload.
+        sent: submissions with the payload; vectors; of a stage, whether it added to its weights, and the passes in
+            which it sent something other than what it computed.
         queries: submissions about which it asked the defense.
         samples: completions that it had its copy of the policy draw.
         scored: completions whose tokens it had its copy measure.
@@ -247,19 +248,20 @@ class ViewAnswers(TaskAnswers):
 
     def _taught(self, sampler: Sampler, question: Mapping[str, Any]) -> dict[str, Any]:
         if len(self._samplers) > MOST_COPIES:
-            raise Malformed(f"more than {MOST_COPIES} copies of the policy taught in a round")
-        self._samplers.append(sampler.taught(*self._lesson(question, MOST_STEPS)))
+            raise Malformed(f"more than {MOST_COPIES} copies of the policy taught in {self.period}")
+        examples, steps, rate = self._lesson(question, MOST_STEPS)
+        self._samplers.append(sampler.taught(examples, steps, rate))
+        self._cost.steps += steps
         return {"number": len(self._samplers) - 1}
 
     def _lesson(self, question: Mapping[str, Any], most: int) -> tuple[list[tuple[Item, str]], int, float]:
-        """Examples, steps (at most `most`) and learning rate of a question that teaches; the steps are counted."""
+        """Examples, steps (at most `most`) and learning rate of a question that teaches."""
         examples = []
         for each in _listed(question.get("examples"), wire.MOST_LESSONS):
             if not isinstance(each, list) or len(each) != 2:
                 raise Malformed("an example that is not an item and a text")
             examples.append((self._item(each[0]), wire.text_in(each[1])))
         steps: int = number_in(question.get("steps"), "steps", 1, most, int)
-        self._cost.steps += steps
         return examples, steps, float(number_in(question.get("learning_rate"), "the learning rate", 0, 1))
 
     def _each(self, question: Mapping[str, Any], count: str) -> tuple[list[Item], int]:

@@ -152,7 +152,7 @@ class Facts:
         fits: whether it suits the task.
         libraries: what it publishes.
         probes: the items to evaluate; None for the held-out ones.
-        kind: what nodes exchange in the swarms that it is for.
+        kind: on completions, on exchanged weights, or by a stage of a pipeline.
         spills: whether it says how far the payload shows outside of its probes.
         lessons: how many questions a stage attack learns from; 0 for others.
         lies: whether a stage attack sends anything other than what its layers computed.

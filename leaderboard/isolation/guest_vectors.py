@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 def plain_vector(vector: object) -> NDArray[Any]:
     """A vector as the parent reads it; raises TypeError where it is none."""
     if not isinstance(vector, torch.Tensor) or vector.dtype != torch.float32:
-        raise TypeError(f"a vector is a float32 tensor, not {kind_of(vector)}")
+        raise TypeError(f"a vector is a float32 tensor, not {type_of(vector)}")
     if vector.dim() != 1:
         raise TypeError(f"a vector has the shape (size,), not {tuple(vector.shape)}")
     plain: NDArray[Any] = vector.detach().resolve_neg().numpy()
     return plain
 
 
-def kind_of(value: object) -> str:
+def type_of(value: object) -> str:
     """What something is that should be a float32 tensor: a tensor's dtype, or a type."""
     return str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else type(value).__name__

@@ -70,7 +70,7 @@ class IsolatedAggregation(IsolatedRule, Aggregation):
         vectors = view.stacked().numpy()
         reply = self._call("aggregate", request, [vectors], services=_Measures(view, self.caps))
         try:
-            vector = _vector(reply["arrays"], view, "an aggregate")
+            vector = finite_vector(reply["arrays"], len(view.own), "an aggregate")
             verdicts = _verdicts(reply.get("verdicts"), len(view.vectors), self.caps.reason)
             rng = wire.rng_in(reply.get("rng"))
         except Malformed as error:
@@ -104,22 +104,28 @@ class _Measures:
         what = question.get("ask")
         if not isinstance(what, str) or what not in measures:
             raise Malformed(f"an unknown question, {wire.shown(what)!r}")
-        vector = _vector(question["arrays"], self._view, f"a question for the {what} of")
+        vector = finite_vector(question["arrays"], len(self._view.own), f"a question for the {what} of")
         with self._time.counted():
             value = measures[what](vector)
         return packed({"value": value})
 
 
-def _vector(arrays: Sequence[np.ndarray[Any, Any]], view: AggregationView, what: str) -> torch.Tensor:
-    """The one vector of a message; raises Malformed for anything else."""
+def finite_vector(arrays: Sequence[np.ndarray[Any, Any]], size: int, what: str) -> torch.Tensor:
+    """The one vector of a message; raises Malformed for anything else.
+
+    Args:
+        arrays: of the message.
+        size: of the vector.
+        what: it is, for messages; may be empty.
+    """
+    what += " " if what else ""
     if len(arrays) != 1:
-        raise Malformed(f"{what} no vector")
+        raise Malformed(f"{what}no vector")
     (vector,) = arrays
-    size = len(view.own)
     if vector.dtype != np.float32 or vector.shape != (size,):
-        raise Malformed(f"{what} a vector of {vector.dtype} and shape {vector.shape}, not float32 and ({size},)")
+        raise Malformed(f"{what}a vector of {vector.dtype} and shape {vector.shape}, not float32 and ({size},)")
     if not bool(np.isfinite(vector).all()):
-        raise Malformed(f"{what} a vector with numbers that are not finite")
+        raise Malformed(f"{what}a vector with numbers that are not finite")
     return torch.from_numpy(vector)
 
 

@@ -37,7 +37,7 @@ from thiefbench.leaderboard.isolation.attack_services import (
 from thiefbench.leaderboard.isolation.frames import Array
 from thiefbench.leaderboard.isolation.guest import Guest, host_of
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, ATTACK_QUERIES, POOL, Caps
-from thiefbench.leaderboard.isolation.sandbox_paths import CALLED_ATTACKS, AttackKind
+from thiefbench.leaderboard.isolation.sandbox_paths import CALLED_ATTACKS, IMPORTED, AttackKind
 from thiefbench.leaderboard.isolation.wire import Malformed, rng_out
 from thiefbench.tasks.base import Ask, Completion, Item, Task
 
@@ -82,9 +82,8 @@ class AttackProcess(Guest):
             self._fail(f"gave {error}")
         if facts.kind != self.sort:
             self._fail(
-                f"is {CALLED_ATTACKS[facts.kind]}, and by what its files import {CALLED_ATTACKS[self.sort]}; import "
-                "the contract of the one, as from thiefbench.attacks.exchange.base import WeightAttack, and none of "
-                "the other"
+                f"is {CALLED_ATTACKS[facts.kind]}, and its files import what {CALLED_ATTACKS[self.sort]} imports; "
+                f"import {IMPORTED[facts.kind]} and nothing of the contracts of other kinds"
             )
         if facts.threat.rehearsal:
             self._fail("wants to rehearse before round 1, which is not possible yet for a submitted attack")
@@ -123,7 +122,8 @@ class IsolatedAttack(Attack):
         published: its published limits.
         process: of every one of its processes.
         about: the first line of its docstring.
-        costs: by round, what it used there; of a round that is played again, the last time counts.
+        costs: by round, or by exchange of weights, what it used there; where one is played again, the last time
+            counts.
         noted: called after `costs` has changed.
 
     Raises:
@@ -251,7 +251,7 @@ class IsolatedAttack(Attack):
 
     @property
     def sort(self) -> AttackKind:
-        """What nodes exchange in the swarms that it is for."""
+        """Which kind of attack it is."""
         return self.process.sort
 
     @property

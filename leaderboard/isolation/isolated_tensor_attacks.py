@@ -22,10 +22,12 @@ from thiefbench.attacks.stages.base import LessonView, MessageView, StageAttack,
 from thiefbench.leaderboard.isolation import attack_wire as wire
 from thiefbench.leaderboard.isolation.attack_services import Cost, ViewAnswers
 from thiefbench.leaderboard.isolation.frames import Array, joined_tensors, packed
+from thiefbench.leaderboard.isolation.isolated_aggregation import finite_vector
 from thiefbench.leaderboard.isolation.isolated_attack import AttackProcess, IsolatedAttack
 from thiefbench.leaderboard.isolation.limits import TENSOR_ATTACK_CAPS, Caps
 from thiefbench.leaderboard.isolation.sandbox_paths import AttackKind, attack_kind
-from thiefbench.leaderboard.isolation.wire import Malformed, number_in, rng_out, shown
+from thiefbench.leaderboard.isolation.wire import Malformed, number_in, rng_out
+from thiefbench.wording import counted
 
 MOST_STAGE_STEPS: Final = 400
 """Steps of one teaching of a stage."""
@@ -98,7 +100,8 @@ class IsolatedWeightAttack(_IsolatedTensorAttack, WeightAttack):
         answers = _ExchangeAnswers(view, self, items, cost)
         with self._in_fresh() as process:
             reply = process.request(call, request, answers=answers, arrays=[_array(view.honest)])
-            return _vectors_in(reply, view.senders)
+            vectors = _vectors_in(reply, view.senders)
+        return [None if vector is None else vector.to(view.honest.device) for vector in vectors]
 
 
 class IsolatedStageAttack(_IsolatedTensorAttack, StageAttack):
@@ -125,7 +128,7 @@ class IsolatedStageAttack(_IsolatedTensorAttack, StageAttack):
         answers = _LessonAnswers(view, self, items, self._cost_of(OFFLINE))
         with self._in_fresh() as process:
             reply = process.request(call, request, answers=answers, arrays=[_array(view.start)])
-            vector = _vector_in(reply["arrays"], view.start.shape[1])
+            vector = _vector_in(reply["arrays"], view.start[0])
             if vector is None:
                 raise Malformed("nothing where it learns")
         self.noted()
@@ -139,7 +142,7 @@ class IsolatedStageAttack(_IsolatedTensorAttack, StageAttack):
         stacked = torch.stack([view.learned, view.weights, view.update])
         with self._in_fresh() as process:
             reply = process.request("added", request, arrays=[_array(stacked)])
-            vector = _vector_in(reply["arrays"], len(view.weights))
+            vector = _vector_in(reply["arrays"], view.weights)
         cost.sent += int(vector is not None)
         self.noted()
         return vector
@@ -185,7 +188,7 @@ class _TensorAnswers(ViewAnswers):
     asked_of = "models"
 
     def __init__(self, view: AttackerView, attack: IsolatedAttack, items: Sequence[Any], cost: Cost) -> None:
-        super().__init__(view, items, attack.caps, cost, len(view.slots), attack.threat.oracle)
+        super().__init__(view, items, attack.caps, cost, 0, attack.threat.oracle)
 
     def _message(self, what: str, question: Mapping[str, Any]) -> list[bytes]:
         if what != self.vector_for:
@@ -220,8 +223,11 @@ class _LessonAnswers(_TensorAnswers):
         self._lesson_view = view
 
     def _vector(self, question: Mapping[str, Any]) -> torch.Tensor:
-        changed = _vector_in(question["arrays"], self._lesson_view.start.shape[1])
-        return self._lesson_view.taught(*self._lesson(question, MOST_STAGE_STEPS), changed)
+        changed = _vector_in(question["arrays"], self._lesson_view.start[0])
+        examples, steps, rate = self._lesson(question, MOST_STAGE_STEPS)
+        learned = self._lesson_view.taught(examples, steps, rate, changed)
+        self._cost.steps += steps
+        return learned
 
 
 def _array(tensor: torch.Tensor) -> Array:
@@ -229,23 +235,19 @@ def _array(tensor: torch.Tensor) -> Array:
     return array
 
 
-def _vector_in(arrays: Sequence[Array], size: int) -> torch.Tensor | None:
+def _vector_in(arrays: Sequence[Array], like: torch.Tensor) -> torch.Tensor | None:
     """The vector of a message, None where it has none; raises Malformed where it is no finite one of this size."""
-    if not arrays:
-        return None
-    (vector,) = arrays
-    if vector.dtype != np.float32 or vector.shape != (size,):
-        raise Malformed(f"a vector of {vector.dtype} and shape {vector.shape}, not float32 and ({size},)")
-    if not bool(np.isfinite(vector).all()):
-        raise Malformed("a vector with numbers that are not finite")
-    return torch.from_numpy(vector)
+    return finite_vector(arrays, len(like), "").to(like.device) if arrays else None
 
 
 def _vectors_in(reply: Mapping[str, Any], senders: int) -> list[torch.Tensor | None]:
     """One vector per sender, None where it sends nothing; raises Malformed for anything else."""
     count, sizes, arrays = reply.get("count"), reply.get("sizes"), reply["arrays"]
-    if count != senders or not isinstance(sizes, dict) or len(arrays) != 1:
-        raise Malformed(f"{shown(count)!r} vectors for {senders} malicious nodes; send returns one for each, or None")
+    if type(count) is int and count != senders:
+        what = f"{counted(count, 'vector')} for {counted(senders, 'malicious node')}"
+        raise Malformed(f"{what}; send returns one for each, or None")
+    if type(count) is not int or not isinstance(sizes, dict) or len(arrays) != 1:
+        raise Malformed("something other than vectors")
     places = [str(place) for place in range(senders) if str(place) in sizes]
     lengths = [number_in(sizes[place], "a length", 0, 1 << 40, int) for place in places]
     (joined,) = arrays

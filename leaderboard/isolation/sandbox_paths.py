@@ -11,12 +11,13 @@ import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from thiefbench import registry
+from thiefbench.leaderboard.imported_names import aliases_of, full_name
 from thiefbench.leaderboard.isolation.limits import DEPENDENCIES, TENSOR_DEPENDENCIES
 from thiefbench.loading import names_module
 from thiefbench.sources import is_of_package, source_files
@@ -37,6 +38,11 @@ CALLED_ATTACKS: dict[AttackKind, str] = {
     "stage_attack": "an attack on a pipeline",
 }  # fmt: skip
 """What messages call one of a kind."""
+IMPORTED: dict[AttackKind, str] = {
+    "attack": "thiefbench.attacks.base", "weight_attack": "thiefbench.attacks.exchange.base",
+    "stage_attack": "thiefbench.attacks.stages.base",
+}  # fmt: skip
+"""The module of the contract of each kind."""
 _CONTRACTS: dict[AttackKind, str] = {
     "weight_attack": "thiefbench.attacks.exchange", "stage_attack": "thiefbench.attacks.stages",
 }  # fmt: skip
@@ -123,31 +129,45 @@ def kinds_named(spec: str, wider: Guests, contracts: Mapping[_Narrower, str]) ->
 
 
 def contracts_in(sources: Iterable[Path], contracts: Mapping[_Narrower, str]) -> list[_Narrower]:
-    """The kinds whose package one of some sources imports."""
-    imported = {name for path in sources for name in modules_named(path)}
-    return [
-        kind for kind, package in contracts.items() if any(f"{name}.".startswith(f"{package}.") for name in imported)
-    ]
+    """The kinds whose package one of some sources imports; of a file that is not valid Python, its text decides."""
+    named: set[str] = set()
+    for path in sources:
+        found = path.stat()
+        names = modules_named(path, found.st_mtime_ns, found.st_size)
+        named |= (
+            {package for package in contracts.values() if package in path.read_text("utf-8", "replace")}
+            if names is None
+            else names
+        )
+    return [kind for kind, package in contracts.items() if any(f"{name}.".startswith(f"{package}.") for name in named)]
 
 
-def modules_named(source: Path) -> set[str]:
-    """The modules that a file imports, or names in a text of their own; none where it is not valid Python.
+@lru_cache(maxsize=256)
+def modules_named(source: Path, modified: int, size: int) -> frozenset[str] | None:
+    """The modules that a file imports, or names in a text of their own; None where it is not valid Python.
 
-    For ``from a import b``, both ``a`` and ``a.b`` are there, as either may be a module.
+    For ``from a import b``, both ``a`` and ``a.b`` are there, as either may be a module, and so is ``a.b.c`` where the
+    file uses that.
+
+    Args:
+        source: the file.
+        modified, size: of the file, for the cache.
     """
     try:
         tree = ast.parse(source.read_bytes(), source.name)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
-    named: set[str] = set()
+        return None
+    aliases, named = aliases_of(tree), set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             named |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             named |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Attribute):
+            named.add(full_name(node, aliases))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _MODULE.fullmatch(node.value):
             named.add(node.value)
-    return named
+    return frozenset(named)
 
 
 def may_import(file: Path, kind: Guests) -> tuple[str, ...]:

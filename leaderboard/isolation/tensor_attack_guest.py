@@ -18,7 +18,7 @@ from thiefbench.leaderboard.isolation import attack_guest
 from thiefbench.leaderboard.isolation import attack_wire as wire
 from thiefbench.leaderboard.isolation.attack_guest import Arrays, Call, Guest, Reply
 from thiefbench.leaderboard.isolation.frames import joined_tensors, split_tensors
-from thiefbench.leaderboard.isolation.guest_vectors import kind_of, plain_vector
+from thiefbench.leaderboard.isolation.guest_vectors import plain_vector, type_of
 
 torch.set_num_threads(1)
 
@@ -49,12 +49,11 @@ def _learn(guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
     attack, stream = guest.member, guest.stream
     assert isinstance(attack, StageAttack), "the parent asks attacks of this kind only"
     lessons = attack_guest.view_of(guest, request["view"])
-    _, places = guest.given([wire.item_of(each) for each in request["view"]["items"]])
 
     def taught(
         examples: Examples, steps: int, learning_rate: float, changed: torch.Tensor | None = None
     ) -> torch.Tensor:
-        pairs = attack_guest.named_examples(places, examples)
+        pairs = attack_guest.named_examples(guest, examples)
         asked = {"ask": "taught stage", "examples": pairs, "steps": steps, "learning_rate": learning_rate}
         return _vector_of(stream.ask(asked, [] if changed is None else [plain_vector(changed)])[1])
 
@@ -82,7 +81,7 @@ def _pass(guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
     if message is None:
         return {"shape": None}, []
     if not isinstance(message, torch.Tensor) or message.dtype != torch.float32:
-        raise TypeError(f"sent gives a float32 tensor or None, not {kind_of(message)}")
+        raise TypeError(f"sent gives a float32 tensor or None, not {type_of(message)}")
     shapes, joined = joined_tensors({"message": message.detach().resolve_neg().numpy()})
     return {"shape": shapes["message"]}, [joined]
 

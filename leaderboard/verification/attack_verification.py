@@ -49,8 +49,8 @@ from thiefbench.leaderboard.rows import suite_named
 from thiefbench.leaderboard.verification.drawing import FOUND, chance_of_finding, comparisons_needed, drawn
 from thiefbench.leaderboard.verification.expectation import MARGIN, close, expected, headline, prevented
 from thiefbench.leaderboard.verification.questions import Questions, Tell, each_cell
-from thiefbench.leaderboard.verification.reexecution import DisagreesError, Watch
-from thiefbench.leaderboard.verification.rerunning import first_difference, surroundings_apart
+from thiefbench.leaderboard.verification.reexecution import DisagreesError, Watch, cell_difference
+from thiefbench.leaderboard.verification.rerunning import surroundings_apart
 from thiefbench.leaderboard.verification.rescoring import (
     Beside,
     InconsistentError,
@@ -285,9 +285,9 @@ class _Verifier(Questions):
                     except TableError as error:
                         raise InconsistentError(f"its completions.parquet {error.problem}") from error
                     beside = beside_completions(cell.spec, archive.cell(cell.record.cell_id))
-                    _check_sent(cell, beside)
                     attack = isolated_attack(factory.spec)
                     rewards.append(check_completions(cell, table, attack=attack, beside=beside))
+                    _check_sent(cell, beside)
 
             each_cell(submitted, rescore)
             details.append(f"{sum(rewards):,} rewards and outcomes computed again in {len(rewards)} cells")
@@ -382,13 +382,11 @@ class _Verifier(Questions):
         after: tuple[float, float, float] | None = None
         equal = True
         if record.status == "ok":
-            here = store.cell(record.cell_id).read_rows()
-            difference = first_difference(here, archive.cell(cell.cell_id).read_rows())
+            difference = cell_difference(spec, store.cell(record.cell_id), archive.cell(cell.cell_id))
             before, after, equal = headline(there), headline(record), not difference
             if difference and bits:
                 raise DisagreesError(
-                    f"{each.name}: run again on the same kind of machine and versions, its completions differ "
-                    f"{difference}"
+                    f"{each.name}: run again on the same kind of machine and versions, its {difference}"
                 )
             spent, said = AttackCost.model_validate(record.provenance.get(COST, {})), cell.cost
             if equal and spent != said:
@@ -527,16 +525,25 @@ def _last_rows(record: Record, store: Store, rng: random.Random) -> list[Complet
 
 
 def _check_sent(cell: SubmittedCell, beside: Beside) -> None:
-    """Check that an attack's cost has at least what honest nodes saw of it; raises InconsistentError."""
+    """Check that an attack's cost has at least what honest nodes saw of it; raises InconsistentError.
+
+    Activations that are not finite are left out: they may be what a stage computed.
+    """
     assert isinstance(cell.scores, AttackCell)
     if cell.spec.role != "attack":
         return
-    vectors = {(row.exchange, row.sender) for row in beside.exchanges if row.malicious and row.reason != "missing"}
-    rounds = [row for row in beside.stages if row.malicious and (row.altered or row.refused)]
-    if (seen := len(vectors) + len(rounds)) > cell.scores.cost.sent:
+    seen = {(row.exchange, row.sender) for row in beside.exchanges if row.malicious and row.reason != "missing"}
+    seen |= {
+        (row.round, row.stage)
+        for row in beside.stages
+        if row.malicious and (row.altered or (row.refused and row.refusal != "not finite"))
+    }
+    cost, times = cell.scores.cost, len({number for number, _ in seen})
+    if cost.sent < len(seen) or cost.rounds < times:
         raise InconsistentError(
-            f"the entry says that it sent a payload {counted(cell.scores.cost.sent, 'time')}, and honest nodes saw it "
-            f"{counted(seen, 'time')}"
+            f"the entry says that the attack sent or added something {counted(cost.sent, 'time')}, in "
+            f"{counted(cost.rounds, 'round')}, and honest nodes saw it {counted(len(seen), 'time')}, in "
+            f"{counted(times, 'round')}"
         )
 
 

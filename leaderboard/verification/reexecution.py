@@ -40,7 +40,7 @@ from thiefbench.leaderboard.verification.verdict import KINDS, Kind, Rerun
 from thiefbench.suite.analysis.comparison import undefended_attack, why_inconclusive
 from thiefbench.suite.execution.cell_run import Progress
 from thiefbench.suite.scenario import CellSpec, heading
-from thiefbench.suite.store.records import Record, Store
+from thiefbench.suite.store.records import CellDir, Record, Store
 
 Watch = Callable[[str], Progress]
 """Describes a cell that is run, without its seed -> receives the progress of its rounds."""
@@ -183,19 +183,26 @@ def unconfirmed(reruns: Sequence[Rerun]) -> list[str]:
     ]
 
 
+def cell_difference(spec: CellSpec, here: CellDir, there: CellDir) -> str:
+    """Where a cell that was run again first differs from the submitted one, in words that follow "its"; empty if
+    nowhere. Beside completions, exchanges and stages count."""
+    if apart := first_difference(here.read_rows(), there.read_rows()):
+        return f"completions differ {apart}"
+    one, other = (beside_completions(spec, each) for each in (here, there))
+    return first_exchange_apart(one.exchanges, other.exchanges) or first_stage_apart(one.stages, other.stages)
+
+
 def _again(submitted: SubmittedCell, verification_run: VerificationRun, deterministic: bool) -> _Again:
     name = submitted.name
     record = _scored(verification_run, submitted.spec, f"again: {name}", name)
     moved = bool(verification_run.device or verification_run.threads)
     if not moved and record.cell_id != submitted.record.cell_id:
         raise DisagreesError(f"{name}: its identity here, such as the judge it uses, differs from its record's")
-    here = verification_run.store.cell(record.cell_id).read_rows()
-    apart = first_difference(here, verification_run.archive.cell(submitted.record.cell_id).read_rows())
-    difference = f"completions differ {apart}" if apart else ""
-    if not difference:
-        pair = (verification_run.store.cell(record.cell_id), verification_run.archive.cell(submitted.record.cell_id))
-        one, other = (beside_completions(submitted.spec, each) for each in pair)
-        difference = first_exchange_apart(one.exchanges, other.exchanges) or first_stage_apart(one.stages, other.stages)
+    difference = cell_difference(
+        submitted.spec,
+        verification_run.store.cell(record.cell_id),
+        verification_run.archive.cell(submitted.record.cell_id),
+    )
     bits = not surroundings_apart(submitted.record) and not moved and (deterministic or not submitted.own)
     return _Again(submitted, record, difference, bits)
 

@@ -52,7 +52,13 @@ Progress = Callable[[int, int], None]
 
 
 class CellRuntime(Protocol):
-    """Other processes that take part in a cell's rounds; only this process stores the results."""
+    """Other processes that take part in a cell's rounds; only this process stores the results.
+
+    Attributes:
+        counts: whether it counts what the attack uses, so that nothing is taken over from other cells.
+    """
+
+    counts: ClassVar[bool]
 
     @property
     def lost(self) -> tuple[type[BaseException], ...]:
@@ -74,6 +80,7 @@ class LocalRuntime:
     """A `CellRuntime` without other processes."""
 
     lost: ClassVar[tuple[type[BaseException], ...]] = ()
+    counts: ClassVar[bool] = False
 
     def swarm(self, batches: Batches, **parts: Any) -> Swarm:
         """A swarm that is all in this process."""
@@ -183,10 +190,10 @@ def _run_cell(
         if run.done == 0:
             if isinstance(swarm, PipelineSwarm):
                 began = time.perf_counter()
-                if runtime is ALONE:
-                    _take_lessons(what, swarm)
-                else:  # whoever counts what the attack uses counts it in every cell
+                if runtime.counts:
                     swarm.learn()
+                else:
+                    _take_lessons(what, swarm)
                 run.seconds["lessons"] = time.perf_counter() - began
             evaluated = None if shared is None else shared.start_evaluation()
             if evaluated is None:

@@ -26,8 +26,10 @@ from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking import submit as attacking
 from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry, write_attack_entry
+from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded
 from thiefbench.leaderboard.attacking.scores import AttackScores
 from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
 from thiefbench.leaderboard.site.board import board
 from thiefbench.leaderboard.site.writing import write_site
@@ -186,6 +188,18 @@ def test_a_crash_is_an_error_of_the_defense(patched: pytest.MonkeyPatch, listed:
     assert "in 1 cell the defense failed, as the entry says, of which nothing can be computed again" in found.reasons
 
 
+def test_a_listed_defense_is_isolated_by_its_suite_and_not_by_what_it_imports(
+    patched: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An unused import made it fail under every attack."""
+    unused, file = "from thiefbench.defenses.aggregation.base import Aggregate\n", tmp_path / "mine.py"
+    file.write_text(LISTED.read_text().replace("from typing", f"{unused}from typing"))
+    target = Guarded("mine", f"{file}:Deaf", "", isolated=True, kind="defense")
+    made = AttackFactory("text", "text", "", target).make("mine")
+    assert isinstance(made, Isolated)
+    made.close()
+
+
 def test_an_anchor_and_an_attack_are_no_targets(hums: Attacked, listed: Made, tmp_path: Path) -> None:
     with pytest.raises(EntryError, match="is an attack's entry; name the entry of the defense"):
         attacking.prepare_attack(
@@ -264,7 +278,7 @@ def test_an_outcome_that_is_one_at_known_seeds_only_is_rejected(listed: Made) ->
 
 def test_bits_that_are_not_equal_elsewhere_are_said(hums: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attack_verification, "surroundings_apart", lambda record: ("another processor",))
-    monkeypatch.setattr(attack_verification, "first_difference", lambda here, there: "from round 1 on")
+    monkeypatch.setattr(attack_verification, "cell_difference", lambda *cells: "completions differ from round 1 on")
     found = verified(hums, reruns=None, fresh=0)
     assert [each.equal for each in found.reruns] == [False] * 4
     assert any("4 of 4 cells that were run again are not bit-equal" in reason for reason in found.reasons)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -120,7 +121,7 @@ def test_a_true_entry_is_rescored(shoves: Attacked) -> None:
 @pytest.mark.slow
 def test_a_true_entry_is_run_again_to_the_bit(shoves: Attacked) -> None:
     found = verified(shoves, reruns=None, fresh=1)
-    assert found.verdict in ("re-executed", "rescored"), found.reasons
+    assert found.verdict == "re-executed" or "fresh seed" in str(found.reasons), found.reasons
     again = [(each.kind, each.equal) for each in found.reruns if each.seed is not None]
     assert again == [("control", True), ("placebo", True), ("undefended", True), ("own", True)]
 
@@ -154,6 +155,31 @@ def test_a_forged_table_beside_the_completions_is_rejected(shoves: Attacked, tmp
     assert why in found.reasons[0]
 
 
+@pytest.mark.slow
+def test_a_forged_verdict_is_found_where_cells_are_run_again(shoves: Attacked, tmp_path: Path) -> None:
+    """The reasons of verdicts are in no score, and follow from nothing that is stored."""
+    unpacked, cell = archive.unpack(shoves.archive, shoves.entry, tmp_path / "store"), shoves.entry.cells[-1]
+    directory, table = unpacked.cell(cell.cell_id), "stages" if shoves.suite.scenes[0].pipeline else "exchanges"
+    path = getattr(directory, f"{table}_path")
+    rows = pq.read_table(path)
+    place = rows.schema.get_field_index("reason")
+    pairs = zip(rows["reason"].to_pylist(), rows["action"].to_pylist(), strict=True)
+    told = pa.array([f"{reason}?" if action == "accept" else reason for reason, action in pairs], rows["reason"].type)
+    pq.write_table(rows.set_column(place, rows.schema.field(place), told), path)
+    record = directory.read()
+    assert record is not None
+    directory.write(
+        record.model_copy(update={"provenance": record.provenance | {f"{table}_sha256": file_sha256(path)}})
+    )
+    digests = {f"{table}_sha256": file_sha256(path), "record_sha256": file_sha256(directory.record_path)}
+    cells = [each.model_copy(update=digests) if each is cell else each for each in shoves.entry.cells]
+    found = resigned(shoves, tmp_path, unpacked, cells)
+    assert verified(found).verdict == "rescored"
+    again = verified(found, reruns=1)
+    assert again.verdict == "rejected"
+    assert f"its {table} differ from" in again.reasons[0]
+
+
 def test_costs_below_what_honest_nodes_saw_are_rejected(shoves: Attacked, tmp_path: Path) -> None:
     entry = shoves.entry
     unpacked, cells = archive.unpack(shoves.archive, entry, tmp_path / "store"), []
@@ -168,7 +194,7 @@ def test_costs_below_what_honest_nodes_saw_are_rejected(shoves: Attacked, tmp_pa
         cells.append(cell.model_copy(update={"cost": cost, "record_sha256": digest}))
     found = verified(resigned(shoves, tmp_path, unpacked, cells))
     assert found.verdict == "rejected"
-    assert "the entry says that it sent a payload 0 times, and honest nodes saw it" in found.reasons[0]
+    assert "sent or added something 0 times, in 0 rounds, and honest nodes saw it" in found.reasons[0]
 
 
 def test_a_manifest_of_another_kind_is_not_read(shoves: Attacked, tmp_path: Path) -> None:

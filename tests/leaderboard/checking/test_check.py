@@ -474,7 +474,7 @@ def test_imports_for_type_checkers_are_free(tmp_path: Path, source: str, said: s
         ("from random import choice\nx = choice\n", "random.choice, whose generator the whole process shares; draw"),
         ("import numpy as np\nx = np.random.randn(3)\n", "numpy.random.randn, whose generator the whole"),
         ("import numpy as np\nx = np.random.default_rng()\n", "numpy.random.default_rng() without a seed; draw from"),
-        ("import torch\nx = torch.randn(3)\n", "torch.randn, whose generator the whole process shares; pass one"),
+        ("import torch\nx = torch.randn(3)\n", "torch.randn, whose generator the whole process shares; pass one by"),
         ("import torch\nx = torch.randn_like(y)\n", "torch.randn_like, whose generator the whole process"),
         ("import torch\nx = torch.randn(3, generator=torch.Generator().manual_seed(1))\n", ""),
         ("x = open('a.txt', 'w')\n", "open, and the sandbox refuses to write files. A row"),

@@ -156,6 +156,7 @@ def test_what_is_used_is_noted_before_the_checkpoint(tmp_path: Path, monkeypatch
     monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", -1)
     cell = tiny.cell(of_weights(f"{WEIGHTS}:Pushes"), "attack")
     run_attack_cell(cell, Store(tmp_path), AttackFactory(cell.attack, cell.attack, ""), lambda done, total: None)
+    assert [done for done, _ in noted][:2] == [1, 2]
     for done, costs in noted:
         assert [costs[str(number)]["sent"] for number in range(1, done + 1)] == [1] * done
 
@@ -175,7 +176,7 @@ def test_another_hash_seed_is_seen() -> None:
         ("text", "a vector is a float32 tensor, not str"),
         ("double", "a vector is a float32 tensor, not float64"),
         ("stacked", "a vector has the shape (size,), not (1, "),
-        ("none at all", "gave '0' vectors for 1 malicious nodes"),
+        ("none at all", "gave 0 vectors for 1 malicious node; send returns one"),
         ("asks", "more than 100 questions"),
         ("asks for nothing", "Faulty is not a model that view.lessons.policy has taught"),
         ("reads", "FileNotFoundError"),
@@ -258,8 +259,15 @@ def test_the_kind_is_read_off_name_or_source(tmp_path: Path) -> None:
     mentions = tmp_path / "mentions.py"
     mentions.write_text('"""Not thiefbench.attacks.exchange."""\n' + (HERE / "hums.py").read_text())
     assert attack_kind(f"{mentions}:Hums") == "attack"
-    for way in ("import thiefbench.attacks.exchange.base as e", "from thiefbench.attacks import exchange as e",
-                "import importlib\n\ne = importlib.import_module('thiefbench.attacks.exchange.base')"):  # fmt: skip
+    ways = (
+        "import thiefbench.attacks.exchange.base as e",
+        "from thiefbench.attacks import exchange as e",
+        "import thiefbench.attacks as a\n\ne = a.exchange.base",
+        "from thiefbench import attacks\n\ne = attacks.exchange.base",
+        "import importlib\n\ne = importlib.import_module('thiefbench.attacks.exchange.base')",
+        "import thiefbench.attacks.exchange.base as e\n\nthis is not valid Python",
+    )
+    for way in ways:
         mentions.write_text(f"{way}\n\n\nclass Own(e.WeightAttack):\n    pass\n")
         assert attack_kind(f"{mentions}:Own") == "weight_attack", way
     both = tmp_path / "both.py"
@@ -281,7 +289,7 @@ def test_an_attack_that_its_file_hides_is_refused(tmp_path: Path) -> None:
         "        return []\n"
     )
     with pytest.raises(
-        AttackError, match="is an attack on exchanged weights, and by what its files import an attack on c"
+        AttackError, match="is an attack on exchanged weights, and its files import what an attack on com"
     ):
         isolated_attack(f"{hidden}:Hidden(attack='text')")
 
@@ -309,6 +317,7 @@ def test_an_attack_fits_only_the_suites_of_its_kind(attack: str, suite: str, why
     fitting, said = fitting_parts(load_suite(suite), registry.make("attack", attack))
     assert fitting == []
     assert why in said
+    assert ("put it into one" in said) == (attack == "text")
 
 
 @pytest.mark.parametrize(("attack", "suite"), [("boosted", "averaging-v1"), ("disguised_backdoor", "pipeline-v1")])
