@@ -306,10 +306,7 @@ def test_a_suite_file_can_ask_for_it(tmp_path: Path) -> None:
     "words",
     [
         ("submit", "krum", "--suite", "trial", "--name", "K", "--authors", "A. Author", "--threads", "1", "--store"),
-        *(
-            pytest.param(words, marks=pytest.mark.slow)
-            for words in (("check", "krum+mean"), ("check-attack", "boosted"))
-        ),
+        pytest.param(("check", "krum+mean"), marks=pytest.mark.slow),
     ],
 )
 def test_the_leaderboard_says_where_they_belong(words: tuple[str, ...], tmp_path: Path) -> None:
@@ -319,6 +316,5 @@ def test_the_leaderboard_says_where_they_belong(words: tuple[str, ...], tmp_path
     expected = {
         "submit": "krum is an aggregation, for swarms in which nodes exchange weights, and in trial-v1 nodes exchange",
         "check": "aggregations do not compose",
-        "check-attack": "is for swarms that exchange weights, and the leaderboard takes attacks on completions only",
     }
     assert expected[words[0]] in " ".join(said.split())

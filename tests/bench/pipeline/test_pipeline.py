@@ -396,13 +396,6 @@ def test_a_suite_file_can_ask_for_it(tmp_path: Path) -> None:
         load_suite(str(file))
 
 
-def test_the_leaderboard_says_that_it_takes_no_attack_by_a_stage() -> None:
-    done = tiny.command("leaderboard", "check-attack", "stage_backdoor")
-    _, said = done.communicate()
-    assert done.returncode == 2
-    assert "stage_backdoor is for pipelines, and the leaderboard takes attacks on completions only" in said
-
-
 def test_lessons_can_go_on_from_a_change() -> None:
     played = swarm(suite())
     attack = played._attack

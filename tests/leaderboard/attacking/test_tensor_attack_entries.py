@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.bench import tiny
 from tests.bench.averaging.test_averaging import suite as averaging_suite
 from tests.bench.pipeline.test_pipeline import suite as pipeline_suite
 from tests.leaderboard import tiny_entries
@@ -222,6 +223,35 @@ def test_an_attack_of_another_kind_is_refused(shoves: Attacked, tmp_path: Path) 
     for spec in ("text", PUSHES if by_stage else ADDS):
         with pytest.raises(EntryError, match=why):
             attacking.prepare_attack(target, spec, credits_of("Other", "B. Breaker", ""), tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("slug", "attack", "why"),
+    [
+        (
+            "guard-on-trial",
+            "boosted",
+            "boosted fits no part of trial-v1: it is an attack on exchanged weights, and nodes",
+        ),
+        *at_length(("neighbour-distance", "boosted", "the node is a pipeline there; write a StageAttack")),
+    ],
+)
+def test_the_command_says_where_an_attack_belongs(slug: str, attack: str, why: str, tmp_path: Path) -> None:
+    entry = HERE.parents[1] / "leaderboard" / "entries" / slug
+    credits = (
+        "--name",
+        "Elsewhere",
+        "--authors",
+        "B. Breaker",
+        "--store",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+    )
+    done = tiny.command("leaderboard", "attack", str(entry), attack, *credits)
+    _, said = done.communicate()
+    assert done.returncode == 2
+    assert why in " ".join(said.split())
 
 
 def test_entries_of_earlier_versions_say_no_kind() -> None:
