@@ -50,10 +50,10 @@ def sizes(header: bytes, most: int) -> tuple[int, int]:
             as much memory where it is read.
     """
     text, blob = HEADER.unpack(header)
-    if text > MOST_TEXT:
-        raise FrameError(f"a message with {text:,} bytes of text, and at most {MOST_TEXT:,} are allowed")
     if text + blob > most:
         raise FrameError(f"a message of {text + blob:,} bytes, and at most {most:,} are allowed")
+    if text > MOST_TEXT:
+        raise FrameError(f"a message with {text:,} bytes of text, and at most {MOST_TEXT:,} are allowed")
     return text, blob
 
 

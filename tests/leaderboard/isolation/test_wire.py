@@ -9,6 +9,7 @@ import pytest
 from thiefbench.defenses.answer_keys import KeyedCompletion
 from thiefbench.defenses.base import ACCEPT, PastRound, PoolCompletion
 from thiefbench.defenses.rule_rewards import JudgedCompletion
+from thiefbench.leaderboard.isolation.frames import HEADER, MOST_TEXT, FrameError, sizes
 from thiefbench.leaderboard.isolation.wire import (
     Malformed,
     offered_in,
@@ -65,3 +66,13 @@ def test_a_reason_that_no_table_holds_is_refused() -> None:
         verdicts_in([["drop", 1.0, None, "an odd \ud83d"]], view, 500)
     with pytest.raises(Malformed, match="reason is not text"):
         said_in(["reject", 1.0, "an odd \ud83d"], ("accept", "reject"), 500)
+
+
+def test_text_has_a_limit_of_its_own() -> None:
+    """Read, it takes many times its size in memory, where arrays take their own."""
+    most = 4 * MOST_TEXT
+    assert sizes(HEADER.pack(MOST_TEXT, 2 * MOST_TEXT), most) == (MOST_TEXT, 2 * MOST_TEXT)
+    with pytest.raises(FrameError, match="bytes of text, and at most 16,777,216 are allowed"):
+        sizes(HEADER.pack(MOST_TEXT + 1, 0), most)
+    with pytest.raises(FrameError, match="a message of 67,108,865 bytes"):
+        sizes(HEADER.pack(MOST_TEXT + 1, 3 * MOST_TEXT), most)
