@@ -12,11 +12,10 @@ from functools import partial
 
 from thiefbench import registry
 from thiefbench.attacks.base import Attack
-from thiefbench.attacks.exchange.base import WeightAttack
-from thiefbench.attacks.stages.base import StageAttack
 from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.attacking.manifest import Target
+from thiefbench.leaderboard.isolation.attack_wire import kind_of
 from thiefbench.leaderboard.isolation.sandbox_paths import CALLED_ATTACKS, AttackKind
 from thiefbench.leaderboard.manifest import Numerics
 from thiefbench.suite.scenario import CellSpec, Part, Suite
@@ -95,9 +94,7 @@ def _taken(part: Part) -> AttackKind:
 
 def _check_kind(part: Part, attack: Attack) -> None:
     """See that an attack is of the kind that a part takes; raises SpecError."""
-    by_stage, of_weights = isinstance(attack, StageAttack), isinstance(attack, WeightAttack)
-    own: AttackKind = "stage_attack" if by_stage else "weight_attack" if of_weights else "attack"
-    taken = _taken(part)
+    own, taken = kind_of(attack), _taken(part)
     if own != taken:
         exchanged, contract, example = _EXCHANGED[taken]
         around = f", or put it into one, as in {example}(attack='text')" if own == "attack" else ""

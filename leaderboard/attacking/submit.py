@@ -305,7 +305,7 @@ def write_attack(own: AttackSubmission, records: Sequence[Record]) -> AttackEntr
         paper=own.credits.paper,
         about=about_of(own.isolated),
         attack=own.attack,
-        threat=granted(own.isolated.threat, own.isolated.sort),
+        threat=granted(own.isolated.threat, own.isolated.attack_kind),
         reference=own.isolated.reference,
         targets=own.targets,
         suite=SuiteName(name=own.suite.name, version=own.suite.version, fingerprint=own.suite.fingerprint()),
@@ -360,7 +360,7 @@ def next_steps(own: AttackSubmission, entry: AttackEntry) -> list[str]:
 
 def limits(attack: IsolatedAttack) -> str:
     """The limits of a submitted attack, as a sentence for its author."""
-    caps, of_completions = attack.caps, attack.sort == "attack"
+    caps, of_completions = attack.caps, attack.attack_kind == "attack"
     what = f"{POOL} slots of a round" if of_completions else "whatever it sends, adds or learns at once"
     answers = "policy and defense" if of_completions else "models"
     return (

@@ -139,7 +139,7 @@ def is_made(subject: AttackSubject) -> str:
     first, second = subject.attack, isolated_attack(subject.spec)
     if (first.name, first.threat) != (second.name, second.threat):
         raise RuleBroken("two instances differ in name or threat model; make both constant")
-    return f"{first.name}: {'; '.join(granted(first.threat, first.sort).in_words())}"
+    return f"{first.name}: {'; '.join(granted(first.threat, first.attack_kind).in_words())}"
 
 
 def fits(subject: AttackSubject) -> str:

@@ -25,7 +25,6 @@ from thiefbench.attacks.base import (
     Slot,
     Submission,
 )
-from thiefbench.attacks.exchange.base import WeightAttack
 from thiefbench.attacks.late_poison import LatePoison
 from thiefbench.attacks.stages.base import StageAttack
 from thiefbench.attacks.wrapper import AttackWrapper
@@ -117,7 +116,7 @@ def _check_inner(attack: Attack) -> None:
     """See that an attack is built around attacks on completions, if around any; raises TypeError."""
     inner = attack.attack if isinstance(attack, AttackWrapper) else None
     while inner is not None:
-        if isinstance(inner, WeightAttack | StageAttack):
+        if wire.kind_of(inner) != "attack":
             raise TypeError(
                 f"{attack.name} is built around {inner.name}, and inside of another attack only an attack on "
                 "completions says what is learned"
@@ -142,10 +141,9 @@ def _facts(attack: Attack) -> dict[str, Any]:
     if attack.copies != 1:
         lacking.append("more offers than it owes")
     words = (type(attack).__doc__ or "").strip().split("\n")[0]
-    by_stage = isinstance(attack, StageAttack)
     return {
         "name": attack.name,
-        "kind": "stage_attack" if by_stage else "weight_attack" if isinstance(attack, WeightAttack) else "attack",
+        "kind": wire.kind_of(attack),
         "lessons": attack.lessons if isinstance(attack, StageAttack) else 0,
         "lies": isinstance(attack, StageAttack) and getattr(attack.sent, "__func__", None) is not StageAttack.sent,
         "spills": _overrides(attack, "spill"),

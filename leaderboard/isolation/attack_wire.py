@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from thiefbench.attack_answers import content_of, wrong_count, wrong_outcome
 from thiefbench.attacks.base import (
+    Attack,
     AttackerView,
     ChoiceView,
     Claimed,
@@ -27,6 +28,8 @@ from thiefbench.attacks.base import (
     ThreatModel,
     Withheld,
 )
+from thiefbench.attacks.exchange.base import WeightAttack
+from thiefbench.attacks.stages.base import StageAttack
 from thiefbench.leaderboard.isolation.sandbox_paths import AttackKind
 from thiefbench.leaderboard.isolation.wire import Malformed, number_in, rng_in, rng_out, shown
 from thiefbench.plugin_attributes import wrong_grant
@@ -197,6 +200,13 @@ def facts_in(data: Mapping[str, Any]) -> Facts:
         _kind_in(data.get("kind")), data.get("spills") is True,
         number_in(data.get("lessons"), "lessons", 0, MOST_LESSONS, int), data.get("lies") is True,
     )  # fmt: skip
+
+
+def kind_of(attack: Attack) -> AttackKind:
+    """Which kind of attack it is."""
+    if isinstance(attack, StageAttack):
+        return "stage_attack"
+    return "weight_attack" if isinstance(attack, WeightAttack) else "attack"
 
 
 def _kind_in(data: Any) -> AttackKind:

@@ -50,11 +50,11 @@ class AttackProcess(Guest):
     """One process of an attack.
 
     Attributes:
-        sort: which kind of attack is expected in it.
+        attack_kind: which kind of attack is expected in it.
     """
 
     kind = "attack"
-    sort: ClassVar[AttackKind] = "attack"
+    attack_kind: ClassVar[AttackKind] = "attack"
     fault = AttackError
     asking = "draw, choose, poison, placebo, outcome and spill"
 
@@ -80,10 +80,10 @@ class AttackProcess(Guest):
             facts = wire.facts_in(data)
         except Malformed as error:
             self._fail(f"gave {error}")
-        if facts.kind != self.sort:
+        if facts.kind != self.attack_kind:
             self._fail(
-                f"is {CALLED_ATTACKS[facts.kind]}, and its files import what {CALLED_ATTACKS[self.sort]} imports; "
-                f"import {IMPORTED[facts.kind]} and nothing of the contracts of other kinds"
+                f"is {CALLED_ATTACKS[facts.kind]}, and its files import what {CALLED_ATTACKS[self.attack_kind]} "
+                f"imports; import {IMPORTED[facts.kind]} and nothing of the contracts of other kinds"
             )
         if facts.threat.rehearsal:
             self._fail("wants to rehearse before round 1, which is not possible yet for a submitted attack")
@@ -250,9 +250,9 @@ class IsolatedAttack(Attack):
         return cost
 
     @property
-    def sort(self) -> AttackKind:
+    def attack_kind(self) -> AttackKind:
         """Which kind of attack it is."""
-        return self.process.sort
+        return self.process.attack_kind
 
     @property
     def about(self) -> str:

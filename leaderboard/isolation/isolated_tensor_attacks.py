@@ -7,7 +7,7 @@ attack wants one taught, it asks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from math import prod
@@ -38,13 +38,13 @@ OFFLINE: Final = 0
 
 
 class _WeightProcess(AttackProcess):
-    sort = "weight_attack"
+    attack_kind = "weight_attack"
     asking = "draw, choose, send, placebo_send, outcome and spill"
     arrays = 1
 
 
 class _StageProcess(AttackProcess):
-    sort = "stage_attack"
+    attack_kind = "stage_attack"
     asking = "draw, choose, learned, placebo_learned, outcome and spill"
     arrays = 1
 
@@ -253,13 +253,10 @@ def _vectors_in(reply: Mapping[str, Any], senders: int) -> list[torch.Tensor | N
     (joined,) = arrays
     if len(places) < len(sizes) or joined.dtype != np.float32 or joined.shape != (sum(lengths),):
         raise Malformed("vectors that are not as long as it says")
-    rows = [torch.from_numpy(joined[start:end].copy()) for start, end in _slices(lengths)]
+    ends = pairwise(accumulate(lengths, initial=0))
+    rows = [torch.from_numpy(joined[start:end].copy()) for start, end in ends]
     by_place = dict(zip(places, rows, strict=True))
     return [by_place.get(str(place)) for place in range(senders)]
-
-
-def _slices(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    return pairwise(accumulate(lengths, initial=0))
 
 
 def _message_in(reply: Mapping[str, Any]) -> torch.Tensor | None:

@@ -217,7 +217,7 @@ class _Verifier(Questions):
 
     def _check_attack(self, isolated: IsolatedAttack, suite: Suite) -> list[str]:
         manifest = self.entry.manifest
-        if granted(isolated.threat, isolated.sort) != manifest.threat:
+        if granted(isolated.threat, isolated.attack_kind) != manifest.threat:
             raise EntryError("the entry states another threat model than its attack has")
         if isolated.reference != manifest.reference:
             raise EntryError(
