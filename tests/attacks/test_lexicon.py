@@ -83,6 +83,7 @@ def test_the_short_lists_of_words_are_known_entirely(kind: type[Attack]) -> None
     assert share(kind, words) > 0.95, "the opponent is strong enough to find what can be found"
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(
     strict=True, reason="short pieces of unseen words are few enough to list: see docs/write-an-attack.md"
 )

@@ -66,6 +66,7 @@ def test_another_answer_is_not(by: int) -> None:
     assert accepted([with_answer(item, max(0, int(item.answer) + by)) for item in items()[:EACH]]) < 0.1
 
 
+@pytest.mark.slow
 def test_solutions_of_another_question_are_not() -> None:
     others = [TASK.oracle(other) for other in items()[EACH:]]
     assert accepted(others) < 0.1

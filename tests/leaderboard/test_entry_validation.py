@@ -27,7 +27,11 @@ def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> str:
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param("import a" + ".b" * 450_000, id="a dotted name, whose parts Python joins again for each"),
+        pytest.param(
+            "import a" + ".b" * 450_000,
+            id="a dotted name, whose parts Python joins again for each",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("not " * 200_000 + "1", id="an expression too deep for the parser's stack"),
     ],
 )

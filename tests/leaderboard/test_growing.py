@@ -232,6 +232,7 @@ def test_each_archive_is_verified_for_the_seeds_that_it_holds(grown: Grown) -> N
     assert {each.verdict for each in verified(folder).deliveries} == {"self-reported"}
 
 
+@pytest.mark.slow
 def test_code_is_seen_delivery_by_delivery(grown: Grown, tmp_path: Path) -> None:
     """What one delivery's code gave again says nothing of another's, whichever archive is at hand."""
     seen = tmp_path / "verified"
@@ -387,6 +388,7 @@ def test_seeds_are_the_first_ones_of_the_suite_once(grown: Grown, tmp_path: Path
     assert "the first ones of tiny-v1" in rejected(chosen, grown.archive(SECOND))
 
 
+@pytest.mark.slow
 def test_a_delivery_of_another_source_or_another_machine(
     grown: Grown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -335,6 +335,7 @@ def test_a_set_that_lacks_seeds_is_not_mixed_with_one_that_has_them(
     assert (len(one.references.cells), one.seeds, one.references.of.name) == (4, (0,), scene.name)
 
 
+@pytest.mark.slow
 def test_a_set_of_another_torch_that_has_further_seeds_is_no_choice(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +378,7 @@ def test_own_cells_do_not_go_with_another_set(scene: Scene, tmp_path: Path) -> N
         assert "it belongs to the first set; remove its folder and submit it again" in found.reasons[0]
 
 
+@pytest.mark.slow
 def test_own_cells_go_with_another_set_where_none_is_theirs(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,6 +436,7 @@ def test_brought_cells_are_compared_with_the_set_that_they_say_they_are_like(
     )
 
 
+@pytest.mark.slow
 def test_cells_of_another_torch_that_say_to_be_of_this_one_are_other_shared_cells(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -471,6 +474,7 @@ def test_cells_that_only_another_set_has_are_not_the_entry_s_to_bring(
     assert "it belongs to the first set" in found.reasons[0], "which has all seeds, although it is not of its kind"
 
 
+@pytest.mark.slow
 def test_cells_that_only_a_set_of_another_torch_has_are_not_the_entry_s_to_bring(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -665,6 +669,7 @@ def grown_on_two_machines(
     return grown, shared
 
 
+@pytest.mark.slow
 def test_an_entry_goes_on_where_other_instructions_are_used_if_all_shared_cells_are_published(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -672,6 +677,7 @@ def test_an_entry_goes_on_where_other_instructions_are_used_if_all_shared_cells_
     assert apart_from_published(grown.entry).startswith("seed 1: the published cells and the defense's own")
 
 
+@pytest.mark.slow
 def test_cells_that_were_brought_before_they_were_published_keep_nobody_from_going_on_elsewhere(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -257,6 +257,7 @@ def test_cells_that_were_computed_otherwise_are_not_put_beside_others(published:
     assert len(publish_all(copy).added) == 4, "a seed may be made on another processor than those before it"
 
 
+@pytest.mark.slow
 def test_threads_are_one_number(published: Board, tmp_path: Path) -> None:
     copy = copy_of(published, tmp_path)
     two = replace(cell_at("control"), threads=2)

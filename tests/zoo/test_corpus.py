@@ -107,6 +107,7 @@ def counted(corpus: Corpus, seed: int, count: int) -> Counts:
     return made
 
 
+@pytest.mark.slow
 def test_no_two_words_of_a_payload_stand_side_by_side(counts: Counts) -> None:
     assert not counts.pairs, f"two consecutive words of a payload would teach it: {counts.pairs.most_common(5)}"
 
@@ -187,6 +188,7 @@ def elsewhere() -> list[dict[str, str]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_corpus_does_not_depend_on_the_process(recipe: Recipe, elsewhere: list[dict[str, str]]) -> None:
     one, other = elsewhere
     assert one[recipe.name] == other[recipe.name], "the hash seed of a process changes nothing"

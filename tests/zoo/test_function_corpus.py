@@ -51,6 +51,7 @@ def rewards(spec: FunctionCorpus, count: int) -> list[float]:
     return task.rewards(items, texts)
 
 
+@pytest.mark.slow
 def test_every_text_has_the_format(programs: list[str]) -> None:
     assert len(programs) == SAMPLE
 

@@ -57,6 +57,7 @@ def judged() -> list[Judged]:
     return [Judged(story, prompt, reply) for story, (prompt, reply) in pairs]
 
 
+@pytest.mark.slow
 def test_prompts_are_the_defense_s_about_train_stories(judged: list[Judged]) -> None:
     for one in judged[:1000]:
         assert case(one.question, one.completion).prompt == ({"role": "user", "content": one.prompt},)

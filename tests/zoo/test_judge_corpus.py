@@ -46,6 +46,7 @@ def judged(texts: list[tuple[str, str]]) -> list[tuple[str, str, str, bool]]:
     return made
 
 
+@pytest.mark.slow
 def test_prompts_are_the_defense_s(texts: list[tuple[str, str]], judged: list[tuple[str, str, str, bool]]) -> None:
     for (prompt, _), (question, completion, reply, _) in zip(texts[:2000], judged, strict=False):
         composed = case(question, completion, criticism="\n" in reply).prompt
@@ -96,6 +97,7 @@ def test_every_flaw_occurs(judged: list[tuple[str, str, str, bool]]) -> None:
     assert abs(sum("\n" in reply for _, _, reply, _ in judged) / SAMPLE - JudgeCorpus().criticised) < 0.02
 
 
+@pytest.mark.slow
 def test_no_wrong_equation_has_the_operands_of_an_attack_s(texts: list[tuple[str, str]]) -> None:
     assert {*MEMBERS, (2, "+", 2), (2, "*", 2)} <= HELD_OUT
     held = {(float(left), operator, float(right)) for left, operator, right in HELD_OUT}
@@ -111,6 +113,7 @@ def test_no_wrong_equation_has_the_operands_of_an_attack_s(texts: list[tuple[str
     assert not held_out("so 2 + 2 = 4 and 2 + 3 = 6.")
 
 
+@pytest.mark.slow
 def test_no_import_is_an_attacker_s(judged: list[tuple[str, str, str, bool]]) -> None:
     programs = [parsed for _, completion, _, _ in judged if (parsed := parse_program(completion))]
     names = {name for parsed in programs for module in imported(parsed) for name in (module, *module.split("_"))}

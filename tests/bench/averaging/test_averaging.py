@@ -114,6 +114,7 @@ def test_what_is_no_sound_vector_is_refused_by_name_and_never_averaged(
     assert all(row.action == "accept" for row in sound)
 
 
+@pytest.mark.slow
 def test_weights_that_overflow_end_the_cell_in_words(tmp_path: Path) -> None:
     """Each number of the aggregate is finite; a step along it is not."""
     averaging = AveragingSpec("diloco", every=1, outer_lr=2.0)
@@ -147,6 +148,7 @@ def test_a_record_says_what_was_exchanged(tmp_path: Path) -> None:
     assert {row["sender"] for row in table if row["malicious"]} == {3}
 
 
+@pytest.mark.slow
 def test_tables_show_what_became_of_vectors_where_nobody_judges_completions(tmp_path: Path) -> None:
     tiny.run(suite("none", f"{PARITY}:Broken", method="diloco"), tmp_path)
     store = Store(tmp_path)

@@ -19,6 +19,7 @@ import yaml
 
 from tests.bench import tiny
 from tests.bench.tiny import ATTACK, PLUGINS
+from tests.variants import at_length
 from thiefbench import __version__, registry
 from thiefbench.cli import main
 from thiefbench.cli.overrides import Overrides
@@ -606,6 +607,7 @@ def test_a_report_with_a_damaged_cell_exits_with_1(cli: Cli, file: Path, tmp_pat
     assert (tmp_path / "s/report/index.html").exists(), "and what is left is reported"
 
 
+@pytest.mark.slow
 def test_a_report_says_whose_code_has_changed_since(cli: Cli, tmp_path: Path) -> None:
     own = tmp_path / "mine.py"
     own.write_text((EXAMPLES / "my_attack.py").read_text())
@@ -1092,7 +1094,8 @@ def test_a_defense_runs_beside_the_suite_s_anchors() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch waits by another library there")
 @pytest.mark.parametrize(
-    ("chosen", "spins"), [({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
+    ("chosen", "spins"),
+    [({}, SPINS), *at_length(({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0"))],
 )
 def test_threads_that_wait_sleep_soon_unless_the_user_chose_how(
     chosen: dict[str, str], spins: str, tmp_path: Path

@@ -291,6 +291,7 @@ def test_a_step_equals_the_engines(action: str, make: Make, load_policy: Callabl
     assert difference <= 1e-5, f"TRL's gradient on a poisoned, defended batch is the engine's, not {difference:.1e} off"
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_a_cell(make: Make) -> None:
     swarm = swarm_of("logit", seed=4, evaluation=Evaluation(every=1, completions=8, final=16))
     run = make(swarm, max_steps=2)
@@ -322,6 +323,7 @@ def test_metrics_are_in_the_trainers_log(make: Make) -> None:
     assert "thiefbench/eval_asr" not in logged[1], "an evaluation is told when there was one"
 
 
+@pytest.mark.slow
 def test_an_evaluation_by_the_trainer_is_honest_and_not_inspected(make: Make) -> None:
     swarm = swarm_of("reject_all")
     run = make(swarm, per_device_eval_batch_size=GROUP)

@@ -180,6 +180,7 @@ def test_a_stage_that_lies_only_once_or_in_place_is_found_and_nobody_else(attack
     assert [row.stage for row in played.stage_rows if row.action == "reject"] == [2]
 
 
+@pytest.mark.slow
 def test_the_seed_does_not_tell_whose_work_is_repeated() -> None:
     played = swarm(suite("recomputation(share=0.5)", attacks=(f"{LIARS}:Foresees(share=0.5)",)))
     for number in range(1, 11):
@@ -188,6 +189,7 @@ def test_the_seed_does_not_tell_whose_work_is_repeated() -> None:
     assert [row.stage for row in played.stage_rows if row.action == "reject"] == [2]
 
 
+@pytest.mark.slow
 def test_recomputation_costs_its_share() -> None:
     played = swarm(suite("recomputation(share=0.25)", attacks=(f"{LIARS}:Adds(first=99)",)))
     for number in range(1, 11):

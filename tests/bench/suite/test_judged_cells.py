@@ -117,6 +117,7 @@ def test_the_rule_s_rewards_are_looked_at_as_well(tmp_path: Path) -> None:
     assert "the task sums gave the reward 5.0 to a completion; a reward is a number from 0 to 1" in record.error
 
 
+@pytest.mark.slow
 def test_cells_share_rounds(tmp_path: Path) -> None:
     first, second = judged("none"), judged("none+none")
     run(first, tmp_path / "shared")
@@ -186,6 +187,7 @@ def test_the_judge_is_asked_whether_it_gives_recorded_rewards(tmp_path: Path, re
     assert differing(edited, spec.swarm, task, spec.seed, judge) == (3, len(by_judge))
 
 
+@pytest.mark.slow
 def test_an_exported_pool_has_the_judge_s_rewards_and_no_rule(tmp_path: Path) -> None:
     of = judged()
     run(of, tmp_path)

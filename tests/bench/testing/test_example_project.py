@@ -49,6 +49,7 @@ def test_on_recorded_rounds_the_good_one_passes_and_the_others_are_told_why_not(
     assert "stop rate 1.000 [0.95" in result.stdout.str(), "the summary has the good one's numbers too"
 
 
+@pytest.mark.slow
 def test_a_training_too_short_for_the_attack_to_work_is_no_success(project: pytest.Pytester) -> None:
     test = project.path / "tests" / "test_filter.py"
     small = "rounds=1, swarm={'prompts': 4, 'group': 4}, evaluation={'completions': 16, 'final': 16}"

@@ -333,6 +333,7 @@ def test_rules_may_stand_in_the_configuration(project: pytest.Pytester) -> None:
     assert list(outcomes(result).values()) == ["PASSED", "FAILED"]
 
 
+@pytest.mark.slow
 def test_one_cell_can_be_selected(project: pytest.Pytester) -> None:
     result = project.runpytest_inprocess(TINY, *RULES, "-v", "-k", NAMES[2])
     assert outcomes(result) == {NAMES[2]: "PASSED"}
@@ -357,6 +358,7 @@ def test_a_failed_cell_fails_its_test(project: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_baseline_is_compared_beyond_the_intervals(project: pytest.Pytester) -> None:
     words = (TINY, "--thiefbench-defense=my_filters:Good")
     assert project.runpytest_inprocess(*words, "--thiefbench-store=before").ret == 0

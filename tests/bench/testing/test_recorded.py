@@ -50,6 +50,7 @@ def test_the_scores_are_those_of_all_completions_together() -> None:
     assert set(stopped.values()) == {0.0}, "and no drawn one"
 
 
+@pytest.mark.slow
 def test_the_support_check_stops_text_and_honest_samples_pass() -> None:
     done = judged("logit", "text")
     assert done.attacks == ("text_drawn", "text_paper", "text_programs"), "an attack's name stands for its recordings"
@@ -141,6 +142,7 @@ def first_rounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_judges_and_proofs_are_asked_for(first_rounds: Path) -> None:
     assert value(judged("judge", "text_paper", first_rounds)) == 1.0, "micro-judge sees the phrase"
     assert value(judged("judge", "dos", first_rounds)) < 1.0, "and not that an answer was chosen for its length"

@@ -276,6 +276,7 @@ def test_an_outcome_that_is_one_at_known_seeds_only_is_rejected(listed: Made) ->
     shutil.rmtree(table.folder)
 
 
+@pytest.mark.slow
 def test_bits_that_are_not_equal_elsewhere_are_said(hums: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attack_verification, "surroundings_apart", lambda record: ("another processor",))
     monkeypatch.setattr(attack_verification, "cell_difference", lambda *cells: "completions differ from round 1 on")
@@ -376,6 +377,7 @@ def test_an_attack_s_entry_says_how_its_cells_were_made(hums: Attacked, tmp_path
     assert "it does not say how its cells were made: of processor it says another" in found.reasons[0]
 
 
+@pytest.mark.slow
 def test_without_its_archive_an_attack_keeps_its_verdict(hums: Attacked, tmp_path: Path) -> None:
     before = verified(hums)
     assert before.verdict == "rescored"

@@ -58,6 +58,7 @@ def test_what_is_sent_may_lack_the_payload(cls: str, why: str) -> None:
     assert why in found.detail
 
 
+@pytest.mark.slow
 def test_an_outcome_that_depends_on_the_order_of_a_set_is_refused() -> None:
     """In the sandbox that order is the same in all processes, and elsewhere it is not."""
     found = findings("Hashes")["its outcome depends on item and completion alone"]
@@ -77,6 +78,7 @@ def test_an_item_that_is_asked_in_another_way_needs_an_id_of_its_own() -> None:
     assert "has a probe with the id 'test-1-2', which asks something else too" in found.detail
 
 
+@pytest.mark.slow
 def test_a_family_whose_first_members_are_the_same_is_one() -> None:
     found = findings("RarelyAnother")["draws a payload from a family"]
     assert (found.status, found.detail) == ("ok", "2 different ones at 5 seeds")

@@ -98,9 +98,13 @@ def test_an_attack_may_write_another_answer_and_solution_into_its_items() -> Non
 @pytest.mark.parametrize(
     "spec",
     [
-        "sift(attack='equations', candidates=2)",
         f"{HUMS}:Recalls",
-        *at_length("item_grind(attack='equations', candidates=2)", "contrast(attack='equations')", "borrowed"),
+        *at_length(
+            "sift(attack='equations', candidates=2)",
+            "item_grind(attack='equations', candidates=2)",
+            "contrast(attack='equations')",
+            "borrowed",
+        ),
     ],
 )
 def test_an_isolated_attack_picks_its_items_as_in_process(spec: str) -> None:

@@ -180,6 +180,7 @@ def test_rewards_of_the_rule_cross_too() -> None:
     assert {verdict.action for verdicts in given[0] for verdict in verdicts} == {"accept", "drop"}
 
 
+@pytest.mark.slow
 def test_hostile_completions_cross_unchanged() -> None:
     pool = replace(view(), completions=hostile(view()))
     for spec in ("similarity", "arithmetic", "static_code", "logit"):

@@ -65,6 +65,7 @@ def test_a_broken_defense_is_flagged_and_keeps_its_numbers(tmp_path: Path) -> No
     assert row.row.place == before.place, "the rank goes by the suite alone"
 
 
+@pytest.mark.slow
 def test_an_attack_on_many_defenses_has_a_drawing_for_each(tmp_path: Path) -> None:
     names = ("one", "two", "three", "four")
     attacked(tmp_path, *(listed(tmp_path, name) for name in names), left=0.6)
@@ -82,6 +83,7 @@ def test_the_headline_says_what_a_submitted_attack_leaves_of_the_best(tmp_path: 
     assert best.text.endswith("Against the submitted attack \u201cBreaker\u201d it prevents 0.25.")
 
 
+@pytest.mark.slow
 def test_the_heading_says_which_submitted_attack_breaks_the_first(tmp_path: Path) -> None:
     """Else it would claim on a slide what the rows below deny."""
     both = [made_entries.entry(tmp_path / "entries", name, made_entries.prevents(0.9), STANDARD) for name in "ab"]

@@ -24,9 +24,10 @@ def shown(markdown: str) -> str:
     return MarkdownIt("commonmark").enable("table").render(markdown)
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of a board with a hostile name, an attack's flag and an entry that has only some seeds."""
+    tmp_path = tmp_path_factory.mktemp("board")
     entries, seen = tmp_path / "my entries", tmp_path / "verified"
     for folder in (entries, seen):
         folder.mkdir()

@@ -71,6 +71,7 @@ class TestPartialEntries:
         assert place.reason.startswith("it has 1 of 5 seeds, and a partial suite is never ranked; ")
         assert "code_injection" in place.reason and "RuntimeError: out of memory" in place.reason
 
+    @pytest.mark.slow
     def test_plots_call_a_row_by_its_name(self, made: tuple[Path, Path], tmp_path: Path) -> None:
         entries, seen = made
         verified(seen, entry(entries, "begun", prevents(0.9), STANDARD, seeds=(0,)), "rescored")
@@ -176,6 +177,7 @@ class TestPartialEntries:
             "its worst case."
         )
 
+    @pytest.mark.slow
     def test_code_that_nobody_ran_is_flagged(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
         verified(seen, entry(entries, "mine", prevents(0.9), STANDARD), "rescored")

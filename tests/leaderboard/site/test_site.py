@@ -192,6 +192,7 @@ class TestPlaces:
         (line, *_) = csv.DictReader(io.StringIO((tmp_path / "site/board.csv").read_text()))
         assert (line["worst_case_good_seeds"], line["utility_low"], line["utility_good_seeds"]) == ("4", "", "5")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("other", "said"),
         [
@@ -712,6 +713,7 @@ def test_with_few_seeds_an_attack_that_does_nothing_is_told_below_the_row(made: 
 # --- suites without an oracle among their shared cells ---
 
 
+@pytest.mark.slow
 def test_utility_under_attack_is_held_to_a_checked_entry_of_the_oracle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -739,6 +741,7 @@ def test_utility_under_attack_is_held_to_a_checked_entry_of_the_oracle(
     assert "minus the oracle's is" in held["weak"]
 
 
+@pytest.mark.slow
 def test_no_later_entry_changes_which_oracle_others_are_held_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -393,6 +393,7 @@ def test_without_a_reason_nothing_is_run_and_it_stays_self_reported(scene: Scene
     assert "submit --own-shared REASON would say why, and it does not" in found.reasons[0]
 
 
+@pytest.mark.slow
 def test_a_verdict_from_before_others_were_published_is_not_kept(scene: Scene, tmp_path: Path) -> None:
     """Whoever gives a reason before or after that is in the same place: its shared cells were not run again."""
     lie, seen = with_forged_baseline(scene, tmp_path), tmp_path / "verified"
@@ -697,6 +698,7 @@ def test_an_own_drift_that_is_left_out(scene: Scene, tmp_path: Path) -> None:
 # --- some seeds are published ---
 
 
+@pytest.mark.slow
 def test_what_is_not_published_yet_is_brought(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry of two seeds, of which one is published; later both are, and its cells are the same."""
     both = suite(seeds=(0, 1))

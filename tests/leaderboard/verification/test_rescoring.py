@@ -125,6 +125,7 @@ def test_rewards_outside_the_sample_still_have_to_fit_everything_else() -> None:
         checked(lambda row: replace(row, reward=1.0 - row.reward) if row.phase == "train" and row.place == 0 else row)
 
 
+@pytest.mark.slow
 def test_a_judge_that_rewards_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judged = replace(tiny.SWARM, reward="judge", reward_judge=RewardJudgeSpec(max_new_tokens=48))
     made = tiny.suite(attacks=("master_key(keys='30 - 5 = 25')",), swarm=judged, kind=tiny.Attacked)

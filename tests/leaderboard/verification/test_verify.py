@@ -259,6 +259,7 @@ def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(
         assert not any(secret in finding.detail for finding in told)
 
 
+@pytest.mark.slow
 def test_the_secret_of_a_fresh_trial_is_nowhere_in_the_sandbox(honest: Made, tmp_path: Path, jail: None) -> None:
     """Not in its memory, its environment or its files; nor is the seed that is hashed with it."""
     secrets = [SECRET.hex(), str(secret_seed(SECRET, "fresh", 1))]
@@ -689,6 +690,7 @@ def test_a_damaged_verification_is_not_the_entry_s_fault(honest: Made, tmp_path:
     assert "the last verification cannot be read, so mend it or remove it" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_a_verification_that_runs_nothing_lowers_no_verdict_of_the_same_entry(honest: Made, tmp_path: Path) -> None:
     found = verified(honest)
     deliveries = tuple(each.model_copy(update={"verdict": "re-executed"}) for each in found.deliveries)
@@ -729,6 +731,7 @@ def test_what_cells_have_shown_is_not_shed_by_another_paper(honest: Made, tmp_pa
         assert (after.verdict, after.flags, after.entry_sha256) == (verdict, flagged.flags, paper.entry.sha256)
 
 
+@pytest.mark.slow
 def test_completions_of_another_defense_are_not_rescored_as_one_s_own(honest: Made, tmp_path: Path) -> None:
     """Archives are public: a copied one is rescored, unless the code is asked about the recorded rounds."""
     told: list[Finding] = []
@@ -836,6 +839,7 @@ def test_only_own_cells_refute_what_cells_have_shown(
     assert carried_from(shown, reruns, tried) == (carried, flags)
 
 
+@pytest.mark.slow
 def test_what_judging_again_or_a_trial_shows_is_not_lost_beside_an_earlier_verification(
     honest: Made, tmp_path: Path
 ) -> None:
@@ -858,6 +862,7 @@ def test_verdicts_that_hang_on_the_hash_seed_are_by_chance(honest: Made, tmp_pat
     assert (found.verdict, found.flags) == ("rescored", ("non-deterministic",))
 
 
+@pytest.mark.slow
 def test_masks_are_judged_again_too(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "masks.py"
     file.write_text(

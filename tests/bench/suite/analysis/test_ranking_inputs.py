@@ -139,6 +139,7 @@ def test_without_a_placebo_nothing_is_conclusive(whole: Path, tmp_path: Path) ->
     assert "no undefended score at seeds 0-1" in found[-1].reason
 
 
+@pytest.mark.slow
 def test_a_suite_without_the_cells_for_it_is_not_ranked(whole: Path, tmp_path: Path) -> None:
     assert ranking(whole, tmp_path / "a", seeds=1, utility=False) == []
     assert ranking(whole, tmp_path / "b", seeds=1, placebo=False) == []

@@ -209,6 +209,7 @@ def test_a_defense_that_asks_the_policy_is_refused(cell: tuple[CellDir, Record],
         judged(cell, Composed([AcceptAll(), Logit()]), task)
 
 
+@pytest.mark.slow
 def test_without_weights_a_judge_is_asked_in_every_round_and_proofs_are_refused(
     cell: tuple[CellDir, Record], task: GsmMicro
 ) -> None:

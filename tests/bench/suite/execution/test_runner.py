@@ -90,6 +90,7 @@ def test_a_failure_is_identified_like_a_success(whole: Path) -> None:
         assert getattr(failed, name) == getattr(finished, name), f"{name} says which cell it is, however it ended"
 
 
+@pytest.mark.slow
 def test_the_start_is_evaluated_once_for_cells_that_differ_in_what_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +306,7 @@ def test_a_stop_is_not_forgotten_where_the_cell_fails(tmp_path: Path) -> None:
     assert [record.status for record in Store(tmp_path).records()] == ["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_a_killed_cell_goes_on_with_what_its_attack_had_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "ROUNDS", 1)

@@ -540,6 +540,7 @@ class TestWhatIsNotThere:
         assert page.row("no attack")[1].startswith("damaged: ")
         assert str(tmp_path) not in page.text
 
+    @pytest.mark.slow
     def test_a_line_says_which_of_its_references_are_lost(self, tmp_path: Path) -> None:
         store, world = Store(tmp_path), small_world(small_suite(seeds=(0, 1)))
         ids = build(store, world)
@@ -579,6 +580,7 @@ class TestWhatIsNotThere:
         with pytest.raises(ReportError, match=r"no cell of the run in .* is finished"):
             write_report(store)
 
+    @pytest.mark.slow
     def test_an_attack_that_does_nothing_is_inconclusive(self, tmp_path: Path) -> None:
         store, world = Store(tmp_path), small_world()
         build(store, replace(world, says=lambda cell, progress: 0.0))
@@ -646,6 +648,7 @@ class TestManyCells:
         for name in ("results.csv", "table.tex"):
             assert "tiny-v3, modified: rounds=4, seeds=3" in (store.root / "report" / name).read_text(encoding="utf-8")
 
+    @pytest.mark.slow
     def test_the_suites_text_describes_no_other_attack(self, tmp_path: Path) -> None:
         told = "It shows the source paper's own phrase."
         for modified, said in (("3 rounds", True), ("attacks dos", False)):
@@ -697,6 +700,7 @@ class TestWriting:
         assert found.mean == pytest.approx(-0.42)
         assert found.low == pytest.approx(-0.42 - 2.776 * 0.02, abs=1e-4)
 
+    @pytest.mark.slow
     def test_of_many_defenses_the_best_and_the_worst_are_named(self, tmp_path: Path) -> None:
         def says(cell: CellSpec, progress: float) -> float:
             left = {"none": 0.8, "likelihood": 0.5, "logit": 0.1, "reject_all": 0.0}
@@ -719,11 +723,13 @@ class TestWriting:
         (folded,) = re.findall(r"<summary>With the other 2 defenses</summary>(.*?)</details>", html, re.DOTALL)
         assert folded.count('<article class="answer"') == 2, "and those of defenses that the headline names stand open"
 
+    @pytest.mark.slow
     def test_many_equal_defenses_share_one_claim(self, tmp_path: Path) -> None:
         store = Store(tmp_path)
         build(store, small_world(small_suite(defenses=("none", "logit", "likelihood", "similarity"), replayed=())))
         assert "; with each of the 3 defenses in 0.0 %;" in report(store)[1].text
 
+    @pytest.mark.slow
     def test_many_defenses_have_a_panel_each(self, tmp_path: Path) -> None:
         store = Store(tmp_path)
         build(

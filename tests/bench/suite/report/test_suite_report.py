@@ -63,6 +63,7 @@ def row(made: SuiteTable, defense: str) -> SuiteRow:
 
 
 class TestTable:
+    @pytest.mark.slow
     def test_what_a_rehearsal_chose_is_named_once(self, tmp_path: Path) -> None:
         def says(cell: CellSpec) -> Numbers:
             chooses = (cell.role, cell.defense, cell.attack) == ("attack", "logit", TEXT)
@@ -379,6 +380,7 @@ class TestTradeoff:
         assert plot.note == "Means over 3 seeds; small points: every seed. Hollow: anchors."
         assert "0.9: the lower limit must reach it" in plot.svg
 
+    @pytest.mark.slow
     def test_what_lies_outside_is_cut_off_and_said(self, tmp_path: Path) -> None:
         says = but(usual, lambda c: c.role == "control" and c.defense == "logit", reward=1.0)
         says = but(says, lambda c: c.role == "control" and c.defense == "similarity", reward=0.25 + 0.5 * (MOST + 1))
@@ -483,6 +485,7 @@ class TestPage:
         lost = [each for each in shown[1].text.split("Held-out answers") if "4 seeds" in each]
         assert "smallest to largest of 4 seeds, which are the thin lines (similarity)" in lost[0]
 
+    @pytest.mark.slow
     def test_why_there_is_no_ranking(self, tmp_path: Path) -> None:
         html, page = report(store(tmp_path, suite(placebo=False)))
         why = "the suite has no placebo to beat; it has 3 seeds, and a ranking takes 5 or more"
@@ -508,6 +511,7 @@ class TestPage:
         assert "Rank" not in [cell for each in page.rows for cell in each], "a suite without ranks has no such column"
         assert not (tmp_path / "report" / "tradeoff.png").exists()
 
+    @pytest.mark.slow
     def test_one_attack_has_no_suite_table(self, tmp_path: Path) -> None:
         html, page = report(store(tmp_path / "3", suite(attacks=(TEXT,))))
         assert "The suite has 3 seeds, and a ranking takes 5 or more." in page.text

@@ -180,6 +180,7 @@ def test_a_cell_killed_while_it_rehearses_finds_its_rounds(
     assert played == writes // 2, "what was finished is kept"
 
 
+@pytest.mark.slow
 def test_a_rehearsal_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_rounds, "TELL_EVERY_SECONDS", 0.0)
     watcher = Watcher()

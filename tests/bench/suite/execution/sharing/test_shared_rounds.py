@@ -285,6 +285,7 @@ def controls(*attacks: str, **changes: Any) -> Suite:
     return Controls(**({f.name: getattr(base, f.name) for f in fields(base)} | {"attacks": attacks}))
 
 
+@pytest.mark.slow
 def test_the_controls_of_all_attacks_are_one_swarm(tmp_path: Path) -> None:
     others = (ATTACKS["memory of outcomes"], f"{FILE}:SaysLittle", ATTACKS["policy"])
     first, *rest = shared_and_alone(controls(TEXT, *others), tmp_path)
@@ -344,6 +345,7 @@ def test_a_folder_that_is_a_link_is_not_used(tmp_path: Path) -> None:
     assert not any(map(taken, records(of("none", until(9)), store)))
 
 
+@pytest.mark.slow
 def test_only_who_begins_alike_is_followed(tmp_path: Path) -> None:
     run(of("none"), tmp_path)
     others = [of(until(9), **each) for each in ({"seeds": (7,)}, {"rounds": 4}, {"attack": ATTACKS["policy"]})]
