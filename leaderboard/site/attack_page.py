@@ -25,9 +25,14 @@ from thiefbench.suite.store.records import CellDir
 _TITLES = {"asr": "Outcome of the attack by round", "reward": "Clean reward by round"}
 _BESIDE = "Thin: undefended, and without an attack."
 _COSTS = {
-    "rounds": "rounds with a payload", "sent": "payloads sent", "queries": "queries", "samples": "samples",
-    "scored": "completions measured", "steps": "steps of teaching",
-}  # fmt: skip
+    "rounds": ("round with a payload", "rounds with a payload"),
+    "sent": ("payload sent", "payloads sent"),
+    "queries": ("query", "queries"),
+    "samples": ("sample", "samples"),
+    "scored": ("completion measured", "completions measured"),
+    "steps": ("step of teaching", "steps of teaching"),
+}
+"""What an attack used, singular and plural, in the order in which a page says it."""
 
 _MOST_MARKED = 1000
 """Characters of a payload's strings that are marked; those of the built-in attacks have at most some hundred."""
@@ -88,9 +93,15 @@ def shown_attack(judged: JudgedAttack) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _used(number: float, thing: str, things: str) -> str:
+    """A rounded number of things in words."""
+    written = f"{number:,.0f}"
+    return f"{written} {thing if written == '1' else things}"
+
+
 def shown_result(result: Against) -> dict[str, Any]:
     """One result of an attack, for its page and the front page."""
-    used = [f"{result.cost[name]:,.0f} {words}" for name, words in _COSTS.items() if result.cost.get(name)]
+    used = [_used(result.cost[name], *words) for name, words in _COSTS.items() if result.cost.get(name)]
     return {
         "part": result.part,
         "target": result.target,

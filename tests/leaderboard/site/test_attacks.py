@@ -247,7 +247,7 @@ def test_pages_escape_what_strangers_wrote(tmp_path: Path) -> None:
     assert "<mark>All hail to the &lt;i&gt;thief&lt;/i&gt;</mark>" in page, "and the payload is marked"
     assert "How many &lt;b&gt;apples&lt;/b&gt;?" in page
     assert "it queries the defense about up to 8 submissions per slot and round" in page
-    assert "4,000 queries" in page
+    assert "4,000 queries" in page and "1 completion measured" in page
     index = (tmp_path / "site/index.html").read_text()
     assert "worst known: 0.00" in index
     assert 'href="entries/breaker.html"' in index
