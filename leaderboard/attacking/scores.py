@@ -23,7 +23,17 @@ _COLUMNS = ["phase", "round", "group", "item_id", "place", "text", "reward", "ou
 _MOST_WORDS = 500
 """Characters of a payload's words, and of a question, that an example keeps."""
 
-Count = Annotated[int, Field(ge=0)]
+_COSTS = {
+    "rounds": ("round with a payload", "rounds with a payload"),
+    "sent": ("payload sent", "payloads sent"),
+    "queries": ("query", "queries"),
+    "samples": ("sample", "samples"),
+    "scored": ("completion measured", "completions measured"),
+    "steps": ("step of teaching", "steps of teaching"),
+}
+"""What an attack used: singular and plural of each, in the order in which it is said."""
+
+Count = Annotated[int, Field(ge=0, le=1 << 53)]  # more than that is no longer told apart as a float
 Words = Annotated[str, Field(max_length=_MOST_WORDS)]
 
 
@@ -45,6 +55,17 @@ class AttackCost(EntryModel):
     samples: Count = 0
     scored: Count = 0
     steps: Count = 0
+
+
+def cost_in_words(cost: Mapping[str, float]) -> str:
+    """What an attack used, such as "1 round with a payload, 96 payloads sent"; empty if it used nothing."""
+    return ", ".join(_used(cost[name], *words) for name, words in _COSTS.items() if cost.get(name))
+
+
+def _used(number: float, thing: str, things: str) -> str:
+    """A rounded number of things."""
+    written = f"{number:,.0f}"
+    return f"{written} {thing if written == '1' else things}"
 
 
 class AttackCell(CellScores):

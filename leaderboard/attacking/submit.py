@@ -25,7 +25,7 @@ from thiefbench.leaderboard.attacking.manifest import (
     granted,
 )
 from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run_attack_cell
-from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores, attack_cell, examples
+from thiefbench.leaderboard.attacking.scores import AttackCell, AttackScores, attack_cell, cost_in_words, examples
 from thiefbench.leaderboard.defense_kinds import kind_of
 from thiefbench.leaderboard.delivered_archives import at_hand, unpacked
 from thiefbench.leaderboard.deliveries import delivered
@@ -341,8 +341,8 @@ def summary(entry: AttackEntry, suite: Suite) -> list[str]:
         else:
             lines.append(f"{where}against {each.target}: it prevents {each.prevented.text()} of the harm")
         if each.cost:
-            used = ", ".join(f"{value:,.0f} {name}" for name, value in each.cost.items() if value)
-            lines.append(f"{where}cost against {each.target}, per seed: {used or 'nothing'}")
+            used = cost_in_words(each.cost) or "nothing"
+            lines.append(f"{where}cost against {each.target}, per seed: {used}")
     return lines
 
 

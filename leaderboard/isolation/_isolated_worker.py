@@ -310,21 +310,31 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
 _UNNUMBERED = ("getpid", "gettid")
 _RETURNS_ZERO = 0x00050000
 """SECCOMP_RET_ERRNO without an error: the call is not made and returns 0 (seccomp(2))."""
+_TIMED = ("clock_gettime", "clock_getres", "clock_nanosleep")
+_CLOCKS = range(8)
+"""Clocks of the system and of the caller itself, from CLOCK_REALTIME to CLOCK_BOOTTIME (linux/time.h)."""
+_COUNTING = "sysinfo"
+"""Tells how many processes the machine has."""
 
 
 def _nameless(filter_of: Callable[[str], list[Instruction]], machine: str) -> list[Instruction]:
-    """The sandbox's filter, under which every process has the number 0.
+    """The sandbox's filter, under which every process has the number 0 and sees no other one.
 
     A worker's forks are numbered in the order in which they start, and verification starts them in a fixed order. A
-    guest that knew its number would know which cell it is in.
+    guest that knew its number would know which cell it is in. So would one that knew which other processes are there
+    and how long they have worked, as clocks tell whose numbers are made of a process's (clock_getcpuclockid(3)).
     """
     from thiefbench.tasks import _sandbox_jail as jail
 
-    program = filter_of(machine)
+    program, numbers = filter_of(machine), jail._SYSCALLS[machine]
     loaded = program.index((jail._LOAD, 0, 0, jail._NUMBER)) + 1
+    denied = (jail._RETURN, 0, 0, jail._DENY)
+    narrowed = {name: [(jail._RETURN, 0, 0, _RETURNS_ZERO)] for name in _UNNUMBERED}
+    narrowed |= {name: [*jail._allow_values(0, _CLOCKS), denied] for name in _TIMED}
+    narrowed[_COUNTING] = [denied]
     rules: list[Instruction] = []
-    for name in _UNNUMBERED:
-        rules += [(jail._JUMP_IF_EQUAL, 0, 1, jail._SYSCALLS[machine][name]), (jail._RETURN, 0, 0, _RETURNS_ZERO)]
+    for name, rule in narrowed.items():
+        rules += [(jail._JUMP_IF_EQUAL, 0, len(rule), numbers[name]), *rule]
     return [*program[:loaded], *rules, *program[loaded:]]
 
 

@@ -126,7 +126,7 @@ class Guest:
                 try:
                     message = services.answer(reply)
                 except Malformed as error:
-                    self._fail(f"put {error}")
+                    self._fail(f"sent {error}")
                 except BaseException:
                     self.close()  # the engine's error, not the guest's; its question will not be answered
                     raise

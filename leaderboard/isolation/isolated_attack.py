@@ -146,12 +146,14 @@ class IsolatedAttack(Attack):
         self._times: list[float] = []
         self._choosing = Cost()
         self._drawn: tuple[Task, tuple[Any, ...]] | None = None
+        self._members: list[Self] = []
         self._judge = self.process(spec, self.caps, hash_seed)
         self._take(self._judge.facts)
 
     def draw_for(self, task: Task, rng: random.Random) -> Self:
         """The member that the attack draws, which judges in a process of its own."""
         member = type(self)(self.spec, self.caps, self._hash_seed)
+        self._members.append(member)
         self._check_alike(member._judge, member._judge.facts)  # before it is granted anything
         # Whoever made this one reads what the member used.
         member.costs, member.noted, member._times = self.costs, self.noted, self._times
@@ -265,7 +267,9 @@ class IsolatedAttack(Attack):
         return max(self._times, default=0.0)
 
     def close(self) -> None:
-        """End the judging process."""
+        """End the judging process, and those of the members that it drew."""
+        for member in self._members:
+            member._judge.close()
         self._judge.close()
 
     def _take(self, facts: wire.Facts) -> None:

@@ -143,7 +143,7 @@ class IsolatedStageAttack(_IsolatedTensorAttack, StageAttack):
         with self._in_fresh() as process:
             reply = process.request("added", request, arrays=[_array(stacked)])
             vector = _vector_in(reply["arrays"], view.weights)
-        cost.sent += int(vector is not None)
+        cost.sent += vector is not None and bool(vector.any())
         self.noted()
         return vector
 

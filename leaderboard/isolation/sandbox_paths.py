@@ -49,6 +49,11 @@ _CONTRACTS: dict[AttackKind, str] = {
 """What the source of such an attack imports: the package of the class that it derives from, or of one around it."""
 _Narrower = TypeVar("_Narrower", bound=registry.Kind)
 _SCIPY = ("scipy.special", "scipy.stats")
+_COMPILER = ("torch._dynamo",)
+"""What `torch.optim`, `torch.func` and `torch.utils.checkpoint` import when they are first used, which the sandbox
+would not let them."""
+_VECTORS = "thiefbench.leaderboard.isolation.guest_vectors"
+_USES_COMPILER = re.compile(rb"\b(optim|func|functorch|checkpoint)\b")
 
 _NAME = re.compile(r"[\w.-]+")
 _MODULE = re.compile(r"\w+(\.\w+)+")
@@ -75,7 +80,7 @@ def setup(spec: str, kind: Guests = "defense") -> str:
         "packages": {name: str(folder) for name, folder in packages.items()},
         "search": [str(path) for path in dict.fromkeys(path.resolve() for path in search)],
         "readable": [str(path) for path in _outermost(paths)],
-        "warm": [*(_SCIPY if _names_scipy(spec, kind) else ()), *(("torch", guest) if tensors else ())],
+        "warm": _warm(spec, kind, guest if tensors else ""),
         "shared": [str(file) for path in installed if path.name == "scipy.libs" for file in sorted(path.glob("*.so*"))],
     }
     return json.dumps(setup_data)
@@ -178,12 +183,24 @@ def may_import(file: Path, kind: Guests) -> tuple[str, ...]:
     return DEPENDENCIES if kind == "defense" else TENSOR_DEPENDENCIES
 
 
-def _names_scipy(spec: str, kind: Guests) -> bool:
-    """Whether a source of what a spec string names holds the word scipy, or another distribution declares it.
+def _warm(spec: str, kind: Guests, tensor_guest: str) -> list[str]:
+    """Modules to import before the sandbox closes, beside those that every guest needs.
 
-    To import scipy takes three times as long as all else that a guest's process imports before its sandbox closes. Who
-    uses it without naming it, as by another module, imports it inside.
+    To import scipy takes three times as long as all else that a guest's process imports, and torch's compiler nearly as
+    long as torch. Who uses scipy without naming it, as by another module, imports it inside.
+
+    Args:
+        spec, kind: of the guest.
+        tensor_guest: the module whose `serve` answers, where the guest is given tensors.
     """
+    modules = [*_SCIPY] if _says(spec, kind, re.compile(b"scipy")) else []
+    if tensor_guest:
+        modules += ["torch", *(_COMPILER if _says(spec, kind, _USES_COMPILER) else ()), _VECTORS, tensor_guest]
+    return modules
+
+
+def _says(spec: str, kind: Guests, words: re.Pattern[bytes]) -> bool:
+    """Whether a source of what a spec string names holds some words, or another distribution declares it."""
     targets = [registry.parse(kind, part).target for part in registry.parts(kind, spec)]
     declared = [registry.entry(kind, target) for target in targets if ":" not in target]
     if foreign(spec, kind):
@@ -191,7 +208,7 @@ def _names_scipy(spec: str, kind: Guests) -> bool:
     found = [importlib.util.find_spec(each.module) for each in declared]
     own = [Path(each.origin) for each in found if each is not None and each.origin is not None]
     given = [path for file in files(spec, kind) for path in source_files(file) if path.suffix == ".py"]
-    return any(b"scipy" in path.read_bytes() for path in (*own, *given))
+    return any(words.search(path.read_bytes()) for path in (*own, *given))
 
 
 def files(spec: str, kind: Guests = "defense") -> list[Path]:

@@ -5,7 +5,7 @@ It runs in the sandbox only (`_isolated_worker`). Models stay with the parent, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,10 +39,13 @@ def _send(guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:
         lessons=attack_guest.view_of(guest, request["view"]),
         moved=moved,
     )
-    sent = list(attack.send(view) if request["call"] == "send" else attack.placebo_send(view))
-    named = {str(place): plain_vector(vector) for place, vector in enumerate(sent) if vector is not None}
+    sent = attack.send(view) if request["call"] == "send" else attack.placebo_send(view)
+    if not isinstance(sent, Iterable):
+        raise TypeError(f"send returns a list with a vector, or None, for each malicious node, not {type_of(sent)}")
+    vectors = list(sent)
+    named = {str(place): plain_vector(vector) for place, vector in enumerate(vectors) if vector is not None}
     shapes, joined = joined_tensors(named)
-    return {"count": len(sent), "sizes": {place: shape[0] for place, shape in shapes.items()}}, [joined]
+    return {"count": len(vectors), "sizes": {place: shape[0] for place, shape in shapes.items()}}, [joined]
 
 
 def _learn(guest: Guest, request: Mapping[str, Any], arrays: Arrays) -> Reply:

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from thiefbench.leaderboard.attacking.measured import Against
-from thiefbench.leaderboard.attacking.scores import AttackCell, Example
+from thiefbench.leaderboard.attacking.scores import AttackCell, Example, cost_in_words
 from thiefbench.leaderboard.cell_scores import untrimmed
 from thiefbench.leaderboard.site.attacks import JudgedAttack
 from thiefbench.leaderboard.site.entry_page import listed_versions, lock_of, shown_rerun
@@ -24,15 +24,6 @@ from thiefbench.suite.store.records import CellDir
 
 _TITLES = {"asr": "Outcome of the attack by round", "reward": "Clean reward by round"}
 _BESIDE = "Thin: undefended, and without an attack."
-_COSTS = {
-    "rounds": ("round with a payload", "rounds with a payload"),
-    "sent": ("payload sent", "payloads sent"),
-    "queries": ("query", "queries"),
-    "samples": ("sample", "samples"),
-    "scored": ("completion measured", "completions measured"),
-    "steps": ("step of teaching", "steps of teaching"),
-}
-"""What an attack used, singular and plural, in the order in which a page says it."""
 
 _MOST_MARKED = 1000
 """Characters of a payload's strings that are marked; those of the built-in attacks have at most some hundred."""
@@ -93,15 +84,8 @@ def shown_attack(judged: JudgedAttack) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _used(number: float, thing: str, things: str) -> str:
-    """A rounded number of things in words."""
-    written = f"{number:,.0f}"
-    return f"{written} {thing if written == '1' else things}"
-
-
 def shown_result(result: Against) -> dict[str, Any]:
     """One result of an attack, for its page and the front page."""
-    used = [_used(result.cost[name], *words) for name, words in _COSTS.items() if result.cost.get(name)]
     return {
         "part": result.part,
         "target": result.target,
@@ -110,7 +94,7 @@ def shown_result(result: Against) -> dict[str, Any]:
         "defended": result.defended,
         "placebo": result.placebo,
         "problem": result.problem,
-        "cost": ", ".join(used) or "nothing",
+        "cost": cost_in_words(result.cost) or "nothing",
     }
 
 

@@ -46,13 +46,13 @@ from thiefbench.leaderboard.isolation.sandbox_paths import files
 from thiefbench.leaderboard.made_with import COST, wrong_statement
 from thiefbench.leaderboard.published import PublishedError
 from thiefbench.leaderboard.rows import suite_named
+from thiefbench.leaderboard.verification.attack_costs import check_costs
 from thiefbench.leaderboard.verification.drawing import FOUND, chance_of_finding, comparisons_needed, drawn
 from thiefbench.leaderboard.verification.expectation import MARGIN, close, expected, headline, prevented
 from thiefbench.leaderboard.verification.questions import Questions, Tell, each_cell
 from thiefbench.leaderboard.verification.reexecution import DisagreesError, Watch, cell_difference
 from thiefbench.leaderboard.verification.rerunning import surroundings_apart
 from thiefbench.leaderboard.verification.rescoring import (
-    Beside,
     InconsistentError,
     SubmittedCell,
     beside_completions,
@@ -287,7 +287,7 @@ class _Verifier(Questions):
                     beside = beside_completions(cell.spec, archive.cell(cell.record.cell_id))
                     attack = isolated_attack(factory.spec)
                     rewards.append(check_completions(cell, table, attack=attack, beside=beside))
-                    _check_sent(cell, beside)
+                    check_costs(cell, beside, self.entry.manifest.threat)
 
             each_cell(submitted, rescore)
             details.append(f"{sum(rewards):,} rewards and outcomes computed again in {len(rewards)} cells")
@@ -442,7 +442,8 @@ class _Verifier(Questions):
                 fresh: list[AttackCell] = []
                 for each in wanted(here, (part,), manifest.attack, manifest.targets, manifest.numerics):
                     target = guarded[each.target.slug] if each.target else None
-                    progress = self.watch(f"fresh {number} of {options.fresh}: {each.spec.role}")
+                    beside = f" against {each.target.slug}" if each.target else ""
+                    progress = self.watch(f"fresh {number} of {options.fresh}: {each.spec.role}{beside}")
                     record = run_attack_cell(each.spec, store, factory.against(target), progress)
                     slug = each.target.slug if each.target else ""
                     records[each.spec.role, slug] = record
@@ -522,29 +523,6 @@ def _last_rows(record: Record, store: Store, rng: random.Random) -> list[Complet
     rows = table_rows(store.cell(record.cell_id).read_rows())
     last = [row for row in rows if row.phase != "train" and row.round == record.cell["rounds"]]
     return rng.sample(last, min(len(last), MOST_ASKED_AGAIN // 4))
-
-
-def _check_sent(cell: SubmittedCell, beside: Beside) -> None:
-    """Check that an attack's cost has at least what honest nodes saw of it; raises InconsistentError.
-
-    Activations that are not finite are left out: they may be what a stage computed.
-    """
-    assert isinstance(cell.scores, AttackCell)
-    if cell.spec.role != "attack":
-        return
-    seen = {(row.exchange, row.sender) for row in beside.exchanges if row.malicious and row.reason != "missing"}
-    seen |= {
-        (row.round, row.stage)
-        for row in beside.stages
-        if row.malicious and (row.altered or (row.refused and row.refusal != "not finite"))
-    }
-    cost, times = cell.scores.cost, len({number for number, _ in seen})
-    if cost.sent < len(seen) or cost.rounds < times:
-        raise InconsistentError(
-            f"the entry says that the attack sent or added something {counted(cost.sent, 'time')}, in "
-            f"{counted(cost.rounds, 'round')}, and honest nodes saw it {counted(len(seen), 'time')}, in "
-            f"{counted(times, 'round')}"
-        )
 
 
 def _cells_of(entry: AttackEntry, suite: Suite) -> list[Wanted]:

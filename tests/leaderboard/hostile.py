@@ -83,6 +83,14 @@ def _interrupts() -> None:
     raise KeyboardInterrupt
 
 
+def _looks_around() -> None:
+    """Clocks of other processes (clock_getcpuclockid(3)), how many there are, its own number."""
+    libc, room = ctypes.CDLL(None), ctypes.create_string_buffer(512)
+    clocks = [number for number in range(1, 5000) if libc.clock_gettime(~number << 3 | 2, room) == 0]
+    own = [libc.clock_gettime(number, room) for number in range(8)]
+    raise RuntimeError(f"sees {clocks}, {libc.sysinfo(room)}, {os.getpid()}, and of its own {own}")
+
+
 def _out_of_memory() -> None:
     raise MemoryError
 
@@ -158,6 +166,7 @@ DEEDS: dict[str, Callable[[], Any]] = {
     "kill parent": lambda: os.kill(os.getppid(), 9),
     "kill all": lambda: os.kill(-1, 9),
     "trace parent": lambda: os.open(f"/proc/{os.getppid()}/mem", os.O_RDONLY),
+    "look around": _looks_around,
     "engine": lambda: __import__(".".join(("thiefbench", "engine", "swarm"))),
     "undeclared": lambda: __import__("py" + "arrow"),
     "swallow": _swallows,

@@ -67,7 +67,7 @@ def attack(
         asr = {"control": control, "placebo": placebo, "attack": undefended}[each.spec.role]
         asr = float(reached) if name and not isinstance(reached, Mapping) else asr
         record = _record(each.spec, Numbers(asr=asr, error="it gave up" if name and crashes else ""))
-        used = {"rounds": 60, "sent": 1440, "queries": 4000, "scored": 1} if each.spec.role == "attack" else {}
+        used = {"rounds": 60, "sent": 1440, "queries": 4000} if each.spec.role == "attack" else {}
         record = record.model_copy(
             update={"cell_id": _digest(slug, record.cell_id, name)[:16], "provenance": record.provenance | {COST: used}}
         )

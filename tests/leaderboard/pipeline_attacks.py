@@ -31,6 +31,21 @@ class Adds(StageAttack):
         return -view.received if view.number == 0 else view.computed
 
 
+class AddsZeros(Adds):
+    """Add a vector of zeros, and send what was computed."""
+
+    name: ClassVar[str] = "adds_zeros"
+
+    def learned(self, view: LessonView) -> torch.Tensor:
+        return torch.zeros_like(view.start[0])
+
+    def added(self, view: StageAttackView) -> torch.Tensor:
+        return view.learned
+
+    def sent(self, view: MessageView) -> object:
+        return view.computed
+
+
 class Faulty(Adds):
     """Learn, add or send something that is no tensor of the right kind."""
 

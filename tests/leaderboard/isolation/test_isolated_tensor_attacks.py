@@ -102,6 +102,7 @@ def check_equal(of: Suite, role: str) -> IsolatedAttack | None:
     ("attack", "method"),
     [
         (f"{WEIGHTS}:Pushes", "diloco"),
+        (f"{HERE / 'tuned_attack.py'}:Tuned(attack={TEXT!r})", "diloco"),
         *at_length(
             (f"{EXAMPLE}:Leaning(attack={TEXT!r})", "diloco"),
             (f"boosted(attack={TEXT!r}, steps=2)", "noloco"),
@@ -115,6 +116,12 @@ def test_an_attack_on_weights_sends_what_it_sends_in_process(attack: str, method
     made = check_equal(of, "attack")
     assert isinstance(made, IsolatedWeightAttack)
     check_equal(of, "placebo")
+
+
+def test_a_stage_that_adds_zeros_sends_nothing() -> None:
+    _, attack = played(pipeline_suite(placebo=True, attacks=(f"{STAGES}:AddsZeros",)))
+    assert attack is not None
+    assert [cost.sent for cost in attack.costs.values()] == [0, 0, 0], "before round 1 and in two rounds"
 
 
 @pytest.mark.parametrize(

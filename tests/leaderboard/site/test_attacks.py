@@ -13,10 +13,11 @@ import pytest
 from tests.leaderboard import made_attacks, made_entries
 from tests.leaderboard.made_attacks import BLACK_BOX, WHITE_BOX
 from tests.leaderboard.site.test_site import STANDARD
+from thiefbench.leaderboard.attacking.measured import Against
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.site import attack_page
 from thiefbench.leaderboard.site.answers import answers
-from thiefbench.leaderboard.site.attack_page import marked
+from thiefbench.leaderboard.site.attack_page import marked, shown_result
 from thiefbench.leaderboard.site.attacks import MASKING
 from thiefbench.leaderboard.site.board import BoardRow, SuiteBoard, board
 from thiefbench.leaderboard.site.judging import titles
@@ -247,10 +248,15 @@ def test_pages_escape_what_strangers_wrote(tmp_path: Path) -> None:
     assert "<mark>All hail to the &lt;i&gt;thief&lt;/i&gt;</mark>" in page, "and the payload is marked"
     assert "How many &lt;b&gt;apples&lt;/b&gt;?" in page
     assert "it queries the defense about up to 8 submissions per slot and round" in page
-    assert "4,000 queries" in page and "1 completion measured" in page
+    assert "4,000 queries" in page
     index = (tmp_path / "site/index.html").read_text()
     assert "worst known: 0.00" in index
     assert 'href="entries/breaker.html"' in index
+
+
+def test_one_of_a_thing_is_no_plural() -> None:
+    none = Against("", "mine", None, "", "", None, None, None, {"rounds": 1, "sent": 1.2, "queries": 2, "samples": 0})
+    assert shown_result(none)["cost"] == "1 round with a payload, 1 payload sent, 2 queries"
 
 
 def test_the_data_names_who_broke_what(tmp_path: Path) -> None:
