@@ -28,7 +28,9 @@ SHOWN = {
         EXAMPLES / f"{name}.py" for name in ("my_attack", "contract_of_my_attack", "my_marked_attack")
     ],
     "docs/write-a-task.md": [EXAMPLES / "my_task.py", EXAMPLES / "contract_of_my_task.py"],
-    "docs/pipelines.md": [EXAMPLES / "my_stage_check.py", EXAMPLES / "contract_of_my_stage_check.py"],
+    "docs/pipelines.md": [
+        EXAMPLES / f"{name}.py" for name in ("my_stage_attack", "my_stage_check", "contract_of_my_stage_check")
+    ],
     "docs/averaging.md": [
         EXAMPLES / f"{name}.py" for name in ("my_weight_attack", "my_aggregation", "contract_of_my_aggregation")
     ],

@@ -41,6 +41,7 @@ from thiefbench.tasks.sandbox import SandboxUnavailable
 HERE = Path(__file__).parent.parent
 WEIGHTS, STAGES = HERE / "tensor_attacks.py", HERE / "pipeline_attacks.py"
 EXAMPLE = HERE.parent / "examples" / "my_weight_attack.py"
+STAGE_EXAMPLE = EXAMPLE.with_name("my_stage_attack.py")
 TEXT = tiny.ATTACK
 
 
@@ -129,6 +130,7 @@ def test_a_stage_that_adds_zeros_sends_nothing() -> None:
     [
         f"{STAGES}:Adds",
         *at_length(
+            f"{STAGE_EXAMPLE}:Sudden(attack={TEXT!r})",
             f"stage_backdoor(attack={TEXT!r}, rounds=2, steps=2, lessons=16)",
             f"disguised_backdoor(attack={TEXT!r}, steps=2, lessons=16)",
         ),
