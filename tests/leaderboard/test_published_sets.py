@@ -587,6 +587,7 @@ def test_an_entry_does_not_grow_once_another_set_is_its_own(
         prepared(tmp_path, copy.store, copy.shared, of=both, seeds=2)
 
 
+@pytest.mark.slow
 def test_an_entry_does_not_grow_where_it_would_belong_to_another_set(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -695,6 +696,7 @@ def test_cells_that_were_brought_before_they_were_published_keep_nobody_from_goi
             check_alike(edited)
 
 
+@pytest.mark.slow
 def test_seeds_verified_one_at_a_time_are_held_to_the_set_of_the_whole_entry(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -594,6 +594,7 @@ def test_a_failed_cell_exits_with_1(cli: Cli, file: Path, tmp_path: Path) -> Non
     assert "swarm.py" in whole.err
 
 
+@pytest.mark.slow
 def test_a_report_with_a_damaged_cell_exits_with_1(cli: Cli, file: Path, tmp_path: Path) -> None:
     assert cli("run", file, "--store", tmp_path / "s", "--threads", "1").code == 0
     assert cli("report", tmp_path / "s").code == 0

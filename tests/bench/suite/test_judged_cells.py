@@ -134,6 +134,7 @@ def test_a_server_s_rounds_are_not_shared() -> None:
     assert not may_share(spec)
 
 
+@pytest.mark.slow
 def test_a_replay_gives_the_verdicts_of_a_trained_cell(tmp_path: Path) -> None:
     of = judged("rule_check")
     run(of, tmp_path)

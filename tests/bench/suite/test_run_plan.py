@@ -189,6 +189,7 @@ def test_the_seconds_of_a_stored_rehearsal_are_kept_apart(tmp_path: Path) -> Non
         assert (measured.seconds, measured.rehearsed) == (seconds, rehearsed)
 
 
+@pytest.mark.slow
 def test_a_run_is_told_what_the_store_has_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Watcher(), Watcher()
     run(suite(), tmp_path, first)

@@ -181,6 +181,7 @@ def test_a_forged_verdict_is_found_where_cells_are_run_again(shoves: Attacked, t
     assert f"its {table} differ from" in again.reasons[0]
 
 
+@pytest.mark.slow
 def test_costs_below_what_honest_nodes_saw_are_rejected(shoves: Attacked, tmp_path: Path) -> None:
     entry = shoves.entry
     unpacked, cells = archive.unpack(shoves.archive, entry, tmp_path / "store"), []
@@ -217,6 +218,7 @@ def test_the_board_shows_it(shoves: Attacked, tmp_path: Path) -> None:
     assert (said["slug"], said["trust"]) == ("shoves", "rescored")
 
 
+@pytest.mark.slow
 def test_an_attack_of_another_kind_is_refused(shoves: Attacked, tmp_path: Path) -> None:
     target, by_stage = shoves.entry.folder.parent / "mine", shoves.suite.scenes[0].pipeline is not None
     why = "the node is a pipeline there" if by_stage else "nodes exchange weights there"
@@ -225,6 +227,7 @@ def test_an_attack_of_another_kind_is_refused(shoves: Attacked, tmp_path: Path) 
             attacking.prepare_attack(target, spec, credits_of("Other", "B. Breaker", ""), tmp_path, tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slug", "attack", "why"),
     [
@@ -254,6 +257,7 @@ def test_the_command_says_where_an_attack_belongs(slug: str, attack: str, why: s
     assert why in " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_entries_of_earlier_versions_say_no_kind() -> None:
     threat = granted(registry.make("attack", "text").threat)
     assert type(threat).model_validate(threat.model_dump(exclude={"kind"})) == threat

@@ -125,6 +125,7 @@ def test_every_built_in_defense_passes(spec: str) -> None:
     assert broken(spec).keys() <= {"honest work gets through"}
 
 
+@pytest.mark.slow
 def test_draws_in_the_order_of_the_pool_depend_on_order() -> None:
     said = broken("random")
     assert said.keys() == {"order changes nothing"}, "an anchor, which nobody may submit"
@@ -193,6 +194,7 @@ def weighing(folder: Path, weight: float) -> str:
     return f"{file}:Mine"
 
 
+@pytest.mark.slow
 def test_what_token_weights_leave_is_what_counts(tmp_path: Path) -> None:
     honest = dict(QUESTIONS)["honest work gets through"]
     nothing = weighing(tmp_path, 0.0)

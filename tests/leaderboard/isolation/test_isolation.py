@@ -445,6 +445,7 @@ def test_processes_end_with_their_defense() -> None:
     assert process.wait(10) is not None, "no process is left behind"
 
 
+@pytest.mark.slow
 def test_files_are_found_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(
         "from thiefbench.defenses.base import Defense, Verdict\n\n\n"

@@ -96,6 +96,7 @@ class TestPartialEntries:
         own = [each.judged.label for each in board(entries, seen).suites[0].rows if each.own]
         assert own == ["f-ranked", "c-half", "d-nothing-at-three", "a-little", "b-nothing", "e-said"]
 
+    @pytest.mark.slow
     def test_what_auto_chose_against_a_row_is_shown(self, made: tuple[Path, Path], tmp_path: Path) -> None:
         entries, seen = made
 
@@ -299,6 +300,7 @@ class TestFirstScreen:
         found = ranks(board(entries, seen))
         assert [found[name] for name in ("some", "wild", "nothing")] == ["1", "2=", "2="]
 
+    @pytest.mark.slow
     def test_what_nobody_checked_decides_no_answer_of_a_checked_table(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
         shares = {"text": 0.2, "": 0.9}
@@ -375,6 +377,7 @@ class TestFirstScreen:
         assert "none" in {row.row.defense for row in board(entries, seen).suites[0].rows}
         assert "Every defense here, anchors aside, prevents at least 0.5" in breaking.text
 
+    @pytest.mark.slow
     def test_round_times_of_another_load_are_no_cost(self, made: tuple[Path, Path]) -> None:
         entries, seen = made
 

@@ -338,6 +338,7 @@ class TestOwnCells:
 
 
 class TestSuites:
+    @pytest.mark.slow
     def test_current_ones_come_first_and_those_that_rank_nothing_last(
         self, made: tuple[Path, Path], tmp_path: Path
     ) -> None:

@@ -183,6 +183,7 @@ def test_exchanges_that_no_run_leaves_are_rejected(
     assert reason in found.reasons[0], found.reasons
 
 
+@pytest.mark.slow
 def test_a_forged_verdict_is_found_where_the_cell_is_run_again(built_in: Made, tmp_path: Path) -> None:
     own = forged(built_in, tmp_path, True, action="reject", reason="it looked odd")
     assert verified(own).verdict == "rescored", "vectors are not stored, so nothing else can tell"
@@ -353,6 +354,7 @@ def test_submit_refuses_it_before_anything_runs(tmp_path: Path, monkeypatch: pyt
     assert submit.released("averaging-v1").title == "averaging-v1"
 
 
+@pytest.mark.slow
 def test_a_published_cell_of_such_a_suite_keeps_the_hash_of_its_exchanges(of_user: Made) -> None:
     for path in (of_user.shared / suite().title / "cells").iterdir():
         record = json.loads(gzip.decompress(path.read_bytes()))["record"]

@@ -37,6 +37,7 @@ def process() -> subprocess.Popen[bytes]:
     return table_reader._process
 
 
+@pytest.mark.slow
 def test_one_process_reads_what_follows(tmp_path: Path) -> None:
     good, long = table(tmp_path / "good.parquet"), table(tmp_path / "long.parquet", 11)
     damaged = tmp_path / "damaged.parquet"

@@ -216,6 +216,7 @@ def test_bits_are_promised_where_everything_that_is_recorded_is_the_same(honest:
     assert surroundings_apart(told.model_copy(update={"cell": told.cell | {"device": "cuda"}})), "nor is one of a GPU"
 
 
+@pytest.mark.slow
 def test_an_entry_made_with_other_versions_is_not_rejected_for_its_last_bits(
     honest: Made, rerun_cells: Path, tmp_path: Path, jail: None
 ) -> None:
@@ -788,6 +789,7 @@ def test_a_slow_defense_is_not_asked_about_all_recorded_rounds(honest: Made, mon
     assert any("not asked: the defense takes too long" in each.detail for each in told)
 
 
+@pytest.mark.slow
 def test_a_rejection_by_cells_is_not_shed_by_another_one(honest: Made, tmp_path: Path) -> None:
     """Such as one of a copy with a changed score, which runs no cell."""
     found = verified(honest)
@@ -937,6 +939,7 @@ def test_the_command_says_that_the_entry_has_changed(
     assert "has changed since it was read" in said.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_submitted_cells_do_not_count_as_run_again(honest: Made, tmp_path: Path) -> None:
     copied(honest, tmp_path / "store")
     (tmp_path / "rounds" / "shared" / "0").mkdir(parents=True)

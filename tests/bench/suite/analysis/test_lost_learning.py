@@ -80,6 +80,7 @@ class TestLostLearning:
         assert not lost_learning(kept, "reject_all"), "it learns nothing by construction, which its row says"
 
 
+@pytest.mark.slow
 def test_a_report_says_so_below_the_row(tmp_path: Path) -> None:
     utility = {("logit", TEXT): [-0.6] * 3, ("none", TEXT): [0.65] * 3, ("logit", TONE): [0.5] * 3}
     kept = store(tmp_path, suite(), lambda cell: keeping(utility, cell))

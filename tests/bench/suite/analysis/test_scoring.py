@@ -338,6 +338,7 @@ def test_what_a_run_leaves_has_a_row_per_completion(finished: list[tuple[Record,
         assert [p.round for p in record.curves["grad_norm"]] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_composed_masking_defense_runs_scores_and_reports_like_any_other(tmp_path: Path) -> None:
     suite = tiny.suite("none", " logit( reject='mask' ) + length_quantile(quantile=0.99)")
     _, _, record = tiny.run(suite, tmp_path)

@@ -498,6 +498,7 @@ class TestPage:
         assert "Ranking by the worst case" not in page.text
         assert "Student-t interval" not in html[html.index('id="suite"') : html.index('id="claim-1"')]
 
+    @pytest.mark.slow
     def test_anchors_alone_say_how_a_defense_joins_them(self, tmp_path: Path) -> None:
         _, page = report(store(tmp_path, suite(defenses=("none", "oracle"))))
         assert "Only anchors were run: add a defense to the table with --defense." in page.text

@@ -277,6 +277,7 @@ class TestPage:
         texts = sum(len("".join(p if isinstance(p, str) else p[0] for p in row[7])) for row in page.data["rows"])
         assert len(html) < texts + 10_000 * 300, "what is said of a completion takes little beside its text"
 
+    @pytest.mark.slow
     def test_the_report_links_to_it(self, store: Store) -> None:
         index = write_report(store).read_text(encoding="utf-8")
         assert '<a href="completions.html">Read 960 of the completions</a>' in index

@@ -371,6 +371,7 @@ def test_a_defense_that_changes_what_it_was_shown_corrupts_nobody(tmp_path: Path
     assert first.curves == second.curves, "both accept all, with the rewards that came"
 
 
+@pytest.mark.slow
 def test_weights_that_do_not_come_out_again_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the other cell was trained on a machine that looks the same and is not."""
     run(of("none"), tmp_path / "shared")
@@ -384,6 +385,7 @@ def test_weights_that_do_not_come_out_again_are_noticed(tmp_path: Path, monkeypa
     assert taken(records(both, tmp_path / "shared")[1]) == set()
 
 
+@pytest.mark.slow
 def test_a_placebo_plays_what_the_attack_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rehearsed = []
 
