@@ -318,11 +318,12 @@ _COUNTING = "sysinfo"
 
 
 def _nameless(filter_of: Callable[[str], list[Instruction]], machine: str) -> list[Instruction]:
-    """The sandbox's filter, under which every process has the number 0 and sees no other one.
+    """The sandbox's filter, under which every process has the number 0 and reads the clock of no other one.
 
     A worker's forks are numbered in the order in which they start, and verification starts them in a fixed order. A
     guest that knew its number would know which cell it is in. So would one that knew which other processes are there
-    and how long they have worked, as clocks tell whose numbers are made of a process's (clock_getcpuclockid(3)).
+    and how long they have worked, as clocks tell whose numbers are made of a process's (clock_getcpuclockid(3)). In the
+    Landlock jail, where every path can be looked for, a guest still finds in /proc which processes there are.
     """
     from thiefbench.tasks import _sandbox_jail as jail
 

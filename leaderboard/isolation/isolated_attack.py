@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Literal, Self
+from weakref import WeakSet
 
 from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Decoy, Poison, ThreatModel, Withheld
 from thiefbench.attacks.completions import writes_programs
@@ -146,14 +147,14 @@ class IsolatedAttack(Attack):
         self._times: list[float] = []
         self._choosing = Cost()
         self._drawn: tuple[Task, tuple[Any, ...]] | None = None
-        self._members: list[Self] = []
+        self._members: WeakSet[Self] = WeakSet()
         self._judge = self.process(spec, self.caps, hash_seed)
         self._take(self._judge.facts)
 
     def draw_for(self, task: Task, rng: random.Random) -> Self:
         """The member that the attack draws, which judges in a process of its own."""
         member = type(self)(self.spec, self.caps, self._hash_seed)
-        self._members.append(member)
+        self._members.add(member)
         self._check_alike(member._judge, member._judge.facts)  # before it is granted anything
         # Whoever made this one reads what the member used.
         member.costs, member.noted, member._times = self.costs, self.noted, self._times

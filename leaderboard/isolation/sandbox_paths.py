@@ -193,22 +193,24 @@ def _warm(spec: str, kind: Guests, tensor_guest: str) -> list[str]:
         spec, kind: of the guest.
         tensor_guest: the module whose `serve` answers, where the guest is given tensors.
     """
-    modules = [*_SCIPY] if _says(spec, kind, re.compile(b"scipy")) else []
+    sources = _sources(spec, kind)
+    modules = [*_SCIPY] if sources is None or b"scipy" in sources else []
     if tensor_guest:
-        modules += ["torch", *(_COMPILER if _says(spec, kind, _USES_COMPILER) else ()), _VECTORS, tensor_guest]
+        compiler = _COMPILER if sources is None or _USES_COMPILER.search(sources) else ()
+        modules += ["torch", *compiler, _VECTORS, tensor_guest]
     return modules
 
 
-def _says(spec: str, kind: Guests, words: re.Pattern[bytes]) -> bool:
-    """Whether a source of what a spec string names holds some words, or another distribution declares it."""
+def _sources(spec: str, kind: Guests) -> bytes | None:
+    """The sources of what a spec string names, one after the other; None where another distribution declares it."""
     targets = [registry.parse(kind, part).target for part in registry.parts(kind, spec)]
     declared = [registry.entry(kind, target) for target in targets if ":" not in target]
     if foreign(spec, kind):
-        return True
+        return None
     found = [importlib.util.find_spec(each.module) for each in declared]
     own = [Path(each.origin) for each in found if each is not None and each.origin is not None]
     given = [path for file in files(spec, kind) for path in source_files(file) if path.suffix == ".py"]
-    return any(words.search(path.read_bytes()) for path in (*own, *given))
+    return b"\n".join(path.read_bytes() for path in (*own, *given))
 
 
 def files(spec: str, kind: Guests = "defense") -> list[Path]:

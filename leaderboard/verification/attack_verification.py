@@ -442,10 +442,10 @@ class _Verifier(Questions):
                 fresh: list[AttackCell] = []
                 for each in wanted(here, (part,), manifest.attack, manifest.targets, manifest.numerics):
                     target = guarded[each.target.slug] if each.target else None
-                    beside = f" against {each.target.slug}" if each.target else ""
-                    progress = self.watch(f"fresh {number} of {options.fresh}: {each.spec.role}{beside}")
-                    record = run_attack_cell(each.spec, store, factory.against(target), progress)
                     slug = each.target.slug if each.target else ""
+                    label = f"{each.spec.role} against {slug}" if slug else each.spec.role
+                    progress = self.watch(f"fresh {number} of {options.fresh}: {label}")
+                    record = run_attack_cell(each.spec, store, factory.against(target), progress)
                     records[each.spec.role, slug] = record
                     digest = file_sha256(store.cell(record.cell_id).record_path)
                     fresh.append(attack_cell(record, part, slug, digest))

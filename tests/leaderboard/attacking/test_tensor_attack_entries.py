@@ -236,7 +236,7 @@ def test_an_attack_of_another_kind_is_refused(shoves: Attacked, tmp_path: Path) 
             "boosted",
             "boosted fits no part of trial-v1: it is an attack on exchanged weights, and nodes",
         ),
-        *at_length(("neighbour-distance", "boosted", "the node is a pipeline there; write a StageAttack")),
+        ("neighbour-distance", "boosted", "the node is a pipeline there; write a StageAttack"),
     ],
 )
 def test_the_command_says_where_an_attack_belongs(slug: str, attack: str, why: str, tmp_path: Path) -> None:
