@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -258,3 +259,11 @@ def test_no_policy_is_asked_that_is_not_granted() -> None:
     assert IsolatedAttack("text").threat == ThreatModel(context="out-of-context"), "it is that of the class"
     with pytest.raises(AttackError, match="a question to a policy that it is not granted"):
         play(IsolatedAttack(f"{HOSTILE}:Does(what='forges')"))
+
+
+def test_a_drawn_member_ends_with_its_attack() -> None:
+    isolated = IsolatedAttack("text")
+    member = isolated.draw_for(registry.make("task", "gsm_micro"), random.Random(0))
+    isolated.close()
+    with pytest.raises(AttackError, match="was closed"):
+        member._judge.request("outcome", {})
