@@ -5,6 +5,7 @@ Commands of other packages (entry points of the group `thiefbench.commands`) use
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -295,9 +296,31 @@ def stoppable(kept: bool = True) -> Iterator[None]:
         keeps = "all finished work is kept. To continue:" if kept else "nothing is kept without --store DIR. Again:"
         err.print(f"Stopped; {keeps} {escaped(typed())}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
+    except OSError as error:
+        if kept or not (no_room := without_room(error, kept=False)):
+            raise
+        fail(no_room)
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+def without_room(error: OSError, kept: bool = True) -> str:
+    """The sentence about a full disk or a file that grew too large; empty where the error is another.
+
+    Args:
+        error: of the system.
+        kept: whether finished work is kept.
+    """
+    keeps = "what was finished is kept" if kept else "nothing is kept without --store DIR"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full; {keeps}, so make room and run the same command again"
+    if error.errno == errno.EFBIG:
+        return (
+            f"a file would be larger than may be written here; {keeps}, so raise the limit (see ulimit -f) and run the "
+            "same command again"
+        )
+    return ""
 
 
 def numerics(device: str, dtype: str, threads: int | None, workers: int = 1) -> tuple[str, Dtype, int]:

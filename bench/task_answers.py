@@ -18,7 +18,9 @@ LAST_BITS = 1e-9
 
 
 def check_task(task: Task) -> None:
-    """Try a task's items, and messages and rewards of its first item. Tasks of this package have contract tests.
+    """Try a task's items, those of one split twice, and messages and rewards of its first item.
+
+    Tasks of this package have contract tests instead.
 
     Raises:
         TaskError: one of them is not what it may be.
@@ -34,11 +36,17 @@ def check_task(task: Task) -> None:
         raise TaskError(
             f"the task {task.name} has {times} items with the id {name!r} (in {of}); every item has its own"
         )
+    split = min(items, key=lambda each: len(items[each]))
+    if {item.id for item in _items(task, split)} != {item.id for item in items[split]}:
+        raise TaskError(
+            f"the task {task.name} gave the items of its split {split} other ids when it was asked again; prompts and "
+            "rewards are kept by ids, so an item keeps its own"
+        )
     item = next(iter(items.values()))[0]
     if not _are_messages(messages := task.messages(item)):
         raise TaskError(
             f"the messages of the task {task.name} are {reprlib.repr(messages)} for the item {item.id}; messages are a "
-            "list of dictionaries with the texts role and content"
+            "list of dictionaries with the texts role and content, in characters that UTF-8 has"
         )
     texts: list[Any] = [task.oracle(item), ""]
     if not isinstance(texts[0], str):
@@ -67,6 +75,11 @@ def _items(task: Task, split: Split) -> list[Item]:
             if type(value := row.get(column)) is not str:  # numpy's strings have other hashes, and so other seeds
                 given = f"the {column} {reprlib.repr(value)}" if column in row else f"no {column}"
                 raise TaskError(f"{of} an item with {given} in its split {split}; each of these is a text")
+            if not _is_unicode(value):
+                raise TaskError(
+                    f"{of} an item with the {column} {reprlib.repr(value)} in its split {split}, which holds half of a "
+                    "surrogate pair; tokenizers and files take only characters that UTF-8 has"
+                )
         if type(tests := row.get("tests") or "") is not str:
             raise TaskError(f"{of} an item with the tests {reprlib.repr(tests)} in its split {split}; they are a text")
         items.append(Item.from_row(row))
@@ -81,8 +94,17 @@ def _are_messages(messages: object) -> bool:
         isinstance(messages, list)
         and bool(messages)
         and all(isinstance(each, dict) and set(each) >= _KEYS for each in messages)
-        and all(isinstance(each[key], str) for each in messages for key in _KEYS)
+        and all(isinstance(each[key], str) and _is_unicode(each[key]) for each in messages for key in _KEYS)
     )
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8, which halves of surrogate pairs cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def wrong_rewards(made: object, completions: int, whose: str = "") -> str:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from thiefbench import __version__, registry
+from thiefbench.errors import UserError
 from thiefbench.leaderboard import _parsing_worker
 from thiefbench.leaderboard.deliveries import check_seeds
 from thiefbench.leaderboard.entry import Entry, EntryError
@@ -262,6 +263,9 @@ def unreadable(sources: Sequence[Path]) -> str:
     """The first Python file that is not in UTF-8 or is more than Python's parser can take; empty if there is none.
 
     Another encoding, named in a comment, makes other code of what readers of the file see.
+
+    Raises:
+        UserError: the process that parses did not even start.
     """
     for path in sources:
         try:
@@ -279,8 +283,10 @@ def unreadable(sources: Sequence[Path]) -> str:
         return ""
     limits = str(_PARSING_SECONDS), str(_PARSING_BYTES)
     command = [sys.executable, "-I", "-S", _parsing_worker.__file__, *limits, *map(str, sources)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout.count(b"\n")
-    if done == len(sources):
+    said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout.count(b"\n")
+    if not said:
+        raise UserError("the installed package changed while this command ran; run the command again")
+    if (done := said - 1) == len(sources):
         return ""
     return (
         f"{sources[done].name} is more than Python can parse in {_PARSING_SECONDS} s and {_PARSING_BYTES >> 30} GiB; "

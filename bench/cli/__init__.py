@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from thiefbench import __version__, trust
 from thiefbench.cli import audit, matrix, pools, run, show, zoo
-from thiefbench.console import INTERRUPTED, err, escaped, fail, out, typed
+from thiefbench.console import INTERRUPTED, err, escaped, fail, out, typed, without_room
 from thiefbench.errors import UsageError, UserError
 from thiefbench.provenance import check_capability
 from thiefbench.regular_files import NotRegularError
@@ -92,13 +92,8 @@ def main() -> None:
     except UserError as error:
         fail(str(error))
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            fail("the disk is full; what was finished is kept, so make room and run the same command again")
-        if error.errno == errno.EFBIG:
-            fail(
-                "a file would be larger than may be written here; what was finished is kept, so raise the limit (see "
-                "ulimit -f) and run the same command again"
-            )
+        if no_room := without_room(error):
+            fail(no_room)
         if isinstance(error, NotRegularError):
             fail(str(error))
         if error.errno in _UNUSABLE:

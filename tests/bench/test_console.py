@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -90,3 +91,12 @@ def test_a_stop_names_the_command_to_continue(capsys: pytest.CaptureFixture[str]
         time.sleep(5)  # not reached, or only its beginning
     assert "Stopped; all finished work is kept. To continue: thiefbench" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_full_disk_is_not_said_to_have_kept_what_it_has_not(kept: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """`verify` without a store works in a folder that goes with the command; where it is kept, the program says so."""
+    with pytest.raises(OSError if kept else SystemExit), stoppable(kept=kept):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    said = "error: the disk is full; nothing is kept without --store DIR, so make room"
+    assert (said in capsys.readouterr().err) is not kept

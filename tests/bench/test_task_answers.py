@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -61,6 +62,7 @@ class NoSplit(Sums):
 
 
 ROW = {"id": "a", "question": "1 + 1?", "answer": "2", "solution": "It is"}
+COUNT = itertools.count()
 
 
 @pytest.mark.parametrize(
@@ -125,6 +127,14 @@ def test_numbers_of_other_libraries_are_shares() -> None:
         ("[ROW | {'id': 7}]", "has an item with the id 7 in its split train"),
         ("[ROW | {'question': np.str_('a')}]", "has an item with the question .*; each of these is a text"),
         ("[ROW | {'tests': 7}]", "has an item with the tests 7 in its split train; they are a text"),
+        (
+            "[ROW | {'answer': chr(0xD800)}]",
+            "has an item with the answer '.ud800' in its split train, which holds half",
+        ),
+        (
+            "[ROW | {'id': f'{split} {next(COUNT)}'}]",
+            "gave the items of its split train other ids when it was asked again",
+        ),
     ],
 )
 def test_what_are_no_items(rows: str, complaint: str) -> None:
@@ -133,7 +143,15 @@ def test_what_are_no_items(rows: str, complaint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["1 + 1?", [], [{"role": "user"}], [{"role": "user", "content": None}], [{"role": 1, "content": ""}]]
+    "given",
+    [
+        "1 + 1?",
+        [],
+        [{"role": "user"}],
+        [{"role": "user", "content": None}],
+        [{"role": 1, "content": ""}],
+        [{"role": "user", "content": "\ud800"}],
+    ],
 )
 def test_what_are_no_messages(given: Any) -> None:
     with pytest.raises(TaskError, match=r"^the messages of the task sums are .* for the item .*; messages are a list"):

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.leaderboard import made_entries
+from thiefbench.errors import UserError
+from thiefbench.leaderboard import _parsing_worker
 from thiefbench.leaderboard.entry import EntryError, read_entry
-from thiefbench.leaderboard.entry_validation import cells_of, check_source
+from thiefbench.leaderboard.entry_validation import cells_of, check_source, unreadable
 from thiefbench.suite.suite_yaml import load_suite
 
 
@@ -39,6 +41,16 @@ def test_a_source_that_takes_hours_to_parse(tmp_path: Path, monkeypatch: pytest.
     began = time.process_time()
     assert refused(tmp_path, monkeypatch, source).startswith("mine.py is more than Python can parse in 5 s and 2 GiB")
     assert time.process_time() - began < 5, "another process takes the time"
+
+
+def test_a_parser_that_did_not_start_says_nothing_about_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installing the package anew takes its script away for a moment."""
+    monkeypatch.setattr(_parsing_worker, "__file__", str(tmp_path / "away.py"))
+    (source := tmp_path / "mine.py").write_text("1")
+    with pytest.raises(UserError, match="the installed package changed while this command ran"):
+        unreadable([source])
 
 
 @pytest.mark.parametrize(
