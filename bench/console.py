@@ -279,7 +279,8 @@ def typed() -> str:
 
 @contextmanager
 def stoppable(kept: bool = True) -> Iterator[None]:
-    """Within this context, Ctrl-C and SIGTERM end the command without a traceback and print the command to continue.
+    """Within this context, Ctrl-C, SIGTERM and the end of the terminal (SIGHUP, unless it is ignored, as under nohup)
+    end the command without a traceback and print the command to continue.
 
     Args:
         kept: whether finished work is kept; where it is not, the message says what keeps it.
@@ -289,7 +290,8 @@ def stoppable(kept: bool = True) -> Iterator[None]:
         raise KeyboardInterrupt
 
     in_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, interrupt) if in_main else None
+    numbers = [signal.SIGTERM, *([signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else [])]
+    before = {number: signal.signal(number, interrupt) for number in numbers} if in_main else {}
     try:
         yield
     except KeyboardInterrupt:
@@ -301,8 +303,19 @@ def stoppable(kept: bool = True) -> Iterator[None]:
             raise
         fail(no_room)
     finally:
-        if in_main:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def waiting_for(cell: Path) -> Callable[[], None]:
+    """What says, when it is called first, that another process works on a cell (`thiefbench.locks.locked`)."""
+    said = [f"another process works on {cell}; waiting until it is done ..."]
+
+    def say() -> None:
+        if said:
+            err.print(escaped(said.pop()), soft_wrap=True)
+
+    return say
 
 
 def without_room(error: OSError, kept: bool = True) -> str:

@@ -57,7 +57,8 @@ class PluginFacts:
 
     Attributes:
         kind, spec: as given by the user.
-        summary: the first sentences of its docstring.
+        summary: the first paragraph of its docstring.
+        about: the paragraphs of its docstring before the arguments; an item of a list is one of them.
         arguments: of its constructor, in order.
         needs: its requirements, one clause each; empty if it has none. None if they depend on missing arguments.
         source: the file that defines it.
@@ -66,6 +67,7 @@ class PluginFacts:
     kind: PluginKind
     spec: str
     summary: str
+    about: tuple[str, ...]
     arguments: tuple[Argument, ...]
     needs: tuple[str, ...] | None
     source: str
@@ -87,18 +89,21 @@ def facts(kind: PluginKind, spec: str) -> PluginFacts:
     """
     parsed = registry.parse(kind, spec)
     plugin: type = registry.find(kind, parsed.target)
-    about, summary = _docstring(plugin)
+    described, about = _docstring(plugin)
     arguments = tuple(
-        Argument(name, "" if each.default is each.empty else repr(each.default), about.get(name, ""))
+        Argument(name, "" if each.default is each.empty else repr(each.default), described.get(name, ""))
         for name, each in inspect.signature(plugin).parameters.items()
     )
     lacking = [each.name for each in arguments if not each.default and each.name not in parsed.arguments]
     made = None if lacking and not parsed.arguments else registry.make(kind, spec)
-    return PluginFacts(kind, spec, summary, arguments, _needs(plugin, made), _file(plugin))
+    return PluginFacts(kind, spec, about[0] if about else "", about, arguments, _needs(plugin, made), _file(plugin))
 
 
-def _docstring(plugin: type) -> tuple[dict[str, str], str]:
-    """The descriptions of arguments in a class's own docstring, and its first paragraph."""
+_SECTION = re.compile(r"^(?:Args|Attributes|Raises|Returns|Yields|Examples?):\n", re.MULTILINE)
+
+
+def _docstring(plugin: type) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The descriptions of arguments in a class's own docstring, and its paragraphs before the first section."""
     text = inspect.cleandoc(plugin.__doc__ or "")
     section = re.split(r"^Args:\n", text, maxsplit=1, flags=re.MULTILINE)
     described: dict[str, str] = {}
@@ -107,7 +112,11 @@ def _docstring(plugin: type) -> tuple[dict[str, str], str]:
         pieces = _ARGUMENT.split(body)[1:]
         for names, words in zip(pieces[::2], pieces[1::2], strict=True):
             described |= dict.fromkeys(names.split(", "), " ".join(words.split()))
-    return described, " ".join(text.partition("\n\n")[0].split())
+    prose = re.split(r"^(?:Args|Attributes|Raises|Returns|Yields|Examples?):\n", text, maxsplit=1, flags=re.MULTILINE)[
+        0
+    ]
+    paragraphs = re.split(r"\n\n|\n(?=(?:[-*]|\d+\.) )", prose)
+    return described, tuple(filter(None, (" ".join(each.split()) for each in paragraphs)))
 
 
 def _needs(plugin: type, made: Any) -> tuple[str, ...] | None:

@@ -149,8 +149,9 @@ def check(kind: str, target: str) -> None:
     if trust is None or trust.plugins or _place(target) in trust.places:
         return
     raise SpecStringError(
-        f"the {kind} {target} is named by a file that was read, and no installed package declares it, so its code was "
-        f"not loaded; add {trust.flag} if you wrote it or trust whoever did"
+        f"the {kind} {target} is named in what was read (a store, a suite file, an entry) and not on the command line, "
+        f"and no installed package declares it, so its code was not loaded; add {trust.flag} if you wrote it or trust "
+        "whoever did"
     )
 
 

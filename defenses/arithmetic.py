@@ -11,7 +11,7 @@ from thiefbench.defenses.rejection import Objection, RejectOrMask, checked, judg
 
 
 class Arithmetic(Defense):
-    """Reject completions that state a wrong equation (2 + 2 = 5), whatever their final answer.
+    """Reject rewarded completions whose reasoning states a wrong equation (2 + 2 = 5).
 
     It also rejects some honest work, because a wrong step does not always lead to a wrong answer. It rejected 42 of
     GSM8K's 8,792 published solutions (0.5 %), about half of them for real errors, and 8 of 550 rewarded completions

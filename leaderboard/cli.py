@@ -125,8 +125,9 @@ def check(
         fitting = one_of(rankable(kind))
         out.print(f"{escaped(defense)} keeps these rules, but {escaped(why)}; check it with --suite {fitting} too")
     else:
-        stops_little = any(finding.question == POISON_STOPPED and finding.status == "warning" for finding in findings)
-        out.print(f"{escaped(defense)} may be submitted{', but it stopped almost nothing' if stops_little else ''}")
+        lets_through = any(finding.question == POISON_STOPPED and finding.status == "warning" for finding in findings)
+        but = ", but there is an attack of which it stops none" if lets_through else ""
+        out.print(f"{escaped(defense)} may be submitted{but}")
     raise typer.Exit(FAILED if failed else DONE)
 
 
@@ -189,6 +190,7 @@ def attack(
     from thiefbench.leaderboard.attacking import submit as attacking
     from thiefbench.leaderboard.isolation.isolated import DefenseError
     from thiefbench.leaderboard.isolation.isolated_attack import AttackError
+    from thiefbench.leaderboard.places import entry_folder
     from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.submit import credits_of
 
@@ -196,7 +198,7 @@ def attack(
     attacking.checked_spec(attack)
     try:
         own = attacking.prepare_attack(
-            entry, attack, credits, store, directory, target_archive=archive, shared=given(shared)
+            entry_folder(entry), attack, credits, store, directory, target_archive=archive, shared=given(shared)
         )
         for line in (*attacking.replaced(own), *attacking.estimate(own)):
             (out if plan else err).print(escaped(line))
@@ -384,7 +386,7 @@ def verify(
     from thiefbench.leaderboard.attacking.entry import is_attack_entry, read_attack_manifest
     from thiefbench.leaderboard.deliveries import named
     from thiefbench.leaderboard.entry import EntryError, read_manifest
-    from thiefbench.leaderboard.places import check_outside
+    from thiefbench.leaderboard.places import check_outside, entry_folder
     from thiefbench.leaderboard.published import given
     from thiefbench.leaderboard.verification.attack_verification import verify_attack
     from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out
@@ -394,10 +396,10 @@ def verify(
     from thiefbench.leaderboard.verification.verify import verify as verify_entry
     from thiefbench.suite.suite_yaml import SuiteError
 
-    archives = tuple(archive or ())
-    for path, what in ((entry, "entry"), *((each, "archive") for each in archives)):
+    archives, entry = tuple(archive or ()), entry_folder(entry)
+    for path in archives:
         if not path.exists():
-            raise SuiteError(f"there is no {what} {path}")
+            raise SuiteError(f"there is no archive {path}")
     if not entry.is_dir():
         raise SuiteError(f"{entry} is a file; name the folder of an entry")
     if len(archives) > 1 and is_attack_entry(entry):
@@ -506,12 +508,13 @@ def diff(
     """Say why two rows differ: what made their cells, the shared cells, and their own, with every measure paired."""
     from thiefbench.leaderboard.entry import read_entry
     from thiefbench.leaderboard.entry_differences import difference
+    from thiefbench.leaderboard.places import entry_folder
     from thiefbench.leaderboard.published import given
     from thiefbench.suite.report.compare import comparison_as_data, write_comparison
     from thiefbench.suite.report.terminal import print_comparison
 
     board_cells = given(shared)
-    found = difference(read_entry(one, board_cells), read_entry(other, board_cells))
+    found = difference(*(read_entry(entry_folder(each), board_cells) for each in (one, other)))
     if as_json:
         print_json(comparison_as_data(found.comparison) | {"reasons": list(found.reasons)})
     else:

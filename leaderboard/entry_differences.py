@@ -169,7 +169,8 @@ def _own(one: Entry, other: Entry) -> Iterator[str]:
     if courses:
         courses.sort(key=lambda each: (each[1] or 0, each[0]))
         parting = [
-            f"from round {place} on in {_listed(group)}" for place, group in groupby(courses, lambda each: each[1])
+            f"from {_evaluation(place)} on in {_listed(group)}"
+            for place, group in groupby(courses, lambda each: each[1])
         ]
         yield f"{'The others' if equal else 'Their own cells'} differ: {'; '.join(parting)}."
 
@@ -215,8 +216,13 @@ def _where_apart(key: Key, one: CellScores, other: CellScores) -> str:
     part, role, attack, defense, seed = key
     name = {"attack": defense, "control": "no attack", "placebo": "placebo"}[role]
     place = _apart_from(one, other)
-    seen = "other completions, equal evaluations" if place is None else f"first seen to differ at round {place}"
+    seen = "other completions, equal evaluations" if place is None else f"first seen to differ at {_evaluation(place)}"
     return f"{heading(part, attack)}, {name}, seed {seed} ({seen})"
+
+
+def _evaluation(after: int | None) -> str:
+    """What `_apart_from` found, in words: evaluations are some rounds apart, and swarms differ from an earlier one."""
+    return f"the evaluation after round {after}" if after else "the start"
 
 
 _SAID = frozenset(
@@ -229,7 +235,7 @@ _SAID = frozenset(
 
 
 def _apart_from(one: CellScores, other: CellScores) -> int | None:
-    """The first round whose evaluation differs; None if all that both have are equal.
+    """The round after which the first evaluation differs; None if all that both have are equal.
 
     Where curves say nothing, as for a failed cell, different scores count as different from the start. Where they say
     something, scores of what a defense said or cost do not count, which may differ in equal swarms.

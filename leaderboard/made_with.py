@@ -65,7 +65,10 @@ def wrong_statement(
     """
     found, facts = _versions(records), machine(with_scores)
     said: dict[str, tuple[Any, Any]] = {
-        name: (said_versions.get(name, "nothing"), " and ".join(found.get(name, ["nothing"])))
+        name: (
+            said_versions.get(name, "nothing"),
+            " and ".join(each or "an empty text" for each in found.get(name, ["nothing"])),
+        )
         for name in sorted({*said_versions, *found})
     }
     said |= {
@@ -78,7 +81,7 @@ def wrong_statement(
         return "its records do not say when they were finished"
     for name, (one, other) in said.items():
         if one != other:
-            return f"of {name:.60} it says {one!s:.60}, and its records {other!s:.60}"
+            return f"of {name:.60} it says “{one!s:.60}”, and its records say “{other!s:.60}”"
     return ""
 
 

@@ -7,15 +7,36 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from thiefbench.error_messages import nearest
 from thiefbench.leaderboard.attacking.entry import is_attack_entry
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.manifest import MANIFEST, STORED_SCORES
 from thiefbench.writable import check_store, unwritable
 
+_ENTRIES: Final = Path("leaderboard/entries")
+"""Where a checkout has its entries."""
 _OF_STORE: Final = ("cells", "checks", "drawn", "listed", "shared", "submissions")
 """Folders of a store that hold its own files."""
 _BEGINS: Final = (b"cells/", b"weights/")
 """What the first name in an archive begins with."""
+
+
+def entry_folder(named: Path) -> Path:
+    """The folder of an entry that a user named: by its path or, at the top of a checkout, by its own name alone.
+
+    Raises:
+        EntryError: there is none.
+    """
+    if named.exists():
+        return named
+    if (of_checkout := _ENTRIES / named).is_dir() and len(named.parts) == 1:
+        return of_checkout
+    known = [each.name for each in _ENTRIES.glob("*") if each.is_dir()]
+    hint = f"{nearest(named.name, known)}name" if known else "name"
+    raise EntryError(
+        f"there is no entry {named}; {hint} the folder of one, such as leaderboard/entries/guard-on-trial in a "
+        "checkout of the repository"
+    )
 
 
 def check_folder(folder: Path, store: Path) -> None:

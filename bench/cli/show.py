@@ -1,11 +1,11 @@
-"""`thiefbench list | show | report | compare`: installed plugins, and existing results."""
+"""`thiefbench list | show | report | compare`: installed plugins and suites, and existing results."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -33,7 +33,8 @@ LISTABLE = (
 )  # fmt: skip
 """What `list` can list."""
 SHOWABLE: tuple[Literal["attack", "defense", "task"], ...] = ("attack", "defense", "task")
-"""What `show` can show."""
+"""What `show` can show, beside suites."""
+SUITE: Final = "suite"
 
 
 SHOWN_AS: Mapping[str, Literal["attack", "defense", "task"]] = {
@@ -77,7 +78,10 @@ def _complete_kind(incomplete: str) -> list[str]:
 
 def _complete_kind_or_name(incomplete: str) -> list[str]:
     """What `show` may begin with."""
-    known = [*SHOWABLE, *sorted({name for kind in SHOWABLE for name in _names_shown_as(kind)})]
+    from thiefbench import registry
+
+    named = {name for kind in SHOWABLE for name in _names_shown_as(kind)} | set(registry.names("suite"))
+    known = [*SHOWABLE, SUITE, *sorted(named)]
     return [each for each in known if each.startswith(incomplete)]
 
 
@@ -115,14 +119,12 @@ def _kind_of(spec: str) -> Literal["attack", "defense", "task"]:
         raise UsageError(f"{name} is the name of more than one plugin; write thiefbench show {'|'.join(kinds)} {name}")
     if registry.reads_like_class(name):
         raise UsageError(f"say what {printable(name)} is: write thiefbench show {'|'.join(SHOWABLE)} {printable(name)}")
-    if name in registry.names("suite"):
-        raise UsageError(f"{name} is a suite; thiefbench run {name} --plan shows what it holds")
     if name in BUILT_IN:
         raise UsageError(f"{name} is a model; thiefbench list models says what it does")
-    known = [each for kind in SHOWABLE for each in _names_shown_as(kind)]
+    known = [*(each for kind in SHOWABLE for each in _names_shown_as(kind)), *registry.names("suite")]
     raise UsageError(
-        f"there is no attack, defense or task named {printable(name)!r}; {nearest(name, known)}"
-        "thiefbench list attacks|defenses|tasks lists them"
+        f"there is no attack, defense, task or suite named {printable(name)!r}; {nearest(name, known)}"
+        "thiefbench list attacks|defenses|tasks|suites lists them"
     )
 
 
@@ -148,6 +150,9 @@ def list_(
 
     if name is not None and kind in SHOWN_AS:
         _show(SHOWN_AS[kind], name, as_json)
+        return
+    if name is not None and kind == f"{SUITE}s":
+        _show_suite(name, as_json)
         return
     if kind == "models":
         from thiefbench.zoo.models import BUILT_IN
@@ -180,7 +185,7 @@ def show(
         str,
         typer.Argument(
             metavar="KIND|NAME", autocompletion=_complete_kind_or_name, show_default=False,
-            help="What it is: attack, defense or task. Of an installed one, the name is enough.",
+            help="What it is: attack, defense, task or suite. Of an installed one, the name is enough.",
         ),
     ],
     spec: Annotated[
@@ -191,8 +196,14 @@ def show(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Show what an attack, defense or task does, its arguments with defaults, its needs and its source file."""
-    if spec is None:
+    """Show what an attack, defense or task does, its arguments, needs and source; or what a suite holds."""
+    from thiefbench import registry
+
+    if spec is None and (kind in registry.names(SUITE) or kind.endswith((".yaml", ".yml"))):
+        _show_suite(kind, as_json)
+    elif spec is not None and _kind_named(kind, [SUITE]):
+        _show_suite(spec, as_json)
+    elif spec is None:
         _show(_kind_of(kind), kind, as_json)
     else:
         _show(_checked_kind(kind, SHOWABLE), spec, as_json)
@@ -211,7 +222,10 @@ def _show(kind: str, spec: str, as_json: bool) -> None:
         print_json(shown.as_data())
         return
     out.print(Text(printable(shown.spec), style="bold"), f"({kind})")
-    out.print(Text(printable(shown.summary or "Its class has no docstring.")))
+    for place, paragraph in enumerate(shown.about or ("Its class has no docstring.",)):
+        if place == 1:
+            out.print()
+        out.print(Text(printable(paragraph)))
     if shown.arguments:
         out.print()
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -230,6 +244,35 @@ def _show(kind: str, spec: str, as_json: bool) -> None:
     else:
         _print_needs(shown.needs)
     out.print(f"source: {escaped(shown.source)}", soft_wrap=True)
+
+
+def _show_suite(name: str, as_json: bool) -> None:
+    from rich.text import Text
+
+    from thiefbench.suite.report.suite_facts import suite_facts
+    from thiefbench.suite.suite_yaml import load_suite
+
+    shown = suite_facts(load_suite(name))
+    if as_json:
+        print_json(shown.as_data())
+        return
+    out.print(Text(printable(shown.title), style="bold"), f"({SUITE})")
+    for paragraph in filter(None, (shown.superseded and f"Superseded. {shown.superseded}", shown.about)):
+        out.print(Text(printable(paragraph)))
+    out.print()
+    _print_pairs(shown.general)
+    for part in shown.parts:
+        out.print()
+        if part.name:
+            out.print(Text(printable(part.name), style="bold"))
+        _print_pairs([*part.swarm, *zip(["Attacks", *[""] * len(part.attacks)], part.attacks, strict=False)])
+    out.print(f"\ncells and time: thiefbench run {escaped(name)} --plan", soft_wrap=True)
+
+
+def _print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Names and values in two columns; on a terminal a longer value goes on below itself."""
+    for name, value in pairs:
+        print_hanging(out, f"{escaped(name):18}", escaped(value))
 
 
 def _print_needs(needs: Sequence[str]) -> None:

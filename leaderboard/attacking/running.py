@@ -16,6 +16,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from thiefbench.attacks.base import Attack
+from thiefbench.console import waiting_for
 from thiefbench.defenses.base import Defense
 from thiefbench.engine.learning.cohort import DivergedError
 from thiefbench.engine.spec import Role
@@ -122,7 +123,7 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
     """
     what = identity(spec, factory)
     directory = store.cell(identify(what))
-    with directory.locked(waiting=lambda: None):
+    with directory.locked(waiting=waiting_for(directory.path)):
         try:
             record = directory.read()
             if record is not None and record.status == "ok":

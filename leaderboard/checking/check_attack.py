@@ -273,7 +273,7 @@ ATTACK_QUESTIONS: Sequence[tuple[str, Callable[[AttackSubject], str]]] = (
     (REPEATABLE, can_be_repeated("attack")),
     ("can be constructed from its spec string, twice", is_made),
     ("fits a swarm", fits),
-    ("draws a payload from a family", draws_a_family),
+    ("its payload depends on the seed alone", draws_a_family),
     ("one valid submission per slot", _submits),
     ("its poison is rewarded", _is_rewarded),
     ("equal views, equal submissions", _is_determined),

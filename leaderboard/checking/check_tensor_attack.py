@@ -188,7 +188,7 @@ QUESTIONS: Sequence[tuple[str, Callable[[TensorAttackSubject], str]]] = (
     (REPEATABLE, can_be_repeated("attack")),
     ("can be constructed from its spec string, twice", of_completions.is_made),
     ("fits a swarm", _fits),
-    ("draws a payload from a family", of_completions.draws_a_family),
+    ("its payload depends on the seed alone", of_completions.draws_a_family),
     ("sends what its swarm exchanges", _sends),
     ("equal views, equal weights", _is_determined),
     ("its placebo is clean", _has_a_placebo),

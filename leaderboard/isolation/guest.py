@@ -37,6 +37,9 @@ from thiefbench.tasks.sandbox_session import DeadlineExceeded, Host, Session, Se
 _MAKING = "making it"
 _REFUSED = ("RuntimeError: can't start new thread", "PermissionError: [Errno 1] Operation not permitted")
 """How errors begin in a guest that starts a thread or a process, or opens a socket."""
+_REFUSED_TO_LIBRARIES = ("Thread creation failed", "pthread_create")
+"""What libraries print that end the process where they cannot start a thread."""
+_NO_THREADS = "a submission starts no threads and no processes, and opens no connections"
 LONGEST_NAME = 200
 """Characters of a guest's name."""
 
@@ -171,14 +174,15 @@ class Guest:
             return f"printed more than {self.caps.printed:,} bytes"
         if ran.status == "killed":
             return f"was killed in {what} ({ran.error}), as by too much memory or a broken extension module"
-        return f"ended its own process in {what}" + (f": {ran.error}" if ran.error else "")
+        starts = f"; {_NO_THREADS}" if any(refused in ran.error for refused in _REFUSED_TO_LIBRARIES) else ""
+        return f"ended its own process in {what}" + (f": {ran.error}{starts}" if ran.error else "")
 
     def _failed(self, what: str, why: str) -> NoReturn:
         """As `_fail`, with the guest's own words. One that was never constructed has no name to call it by."""
         if why.startswith(MemoryError.__name__):
             why += f"; it may use {self.caps.memory >> 20:,} MiB"
         if why.startswith(_REFUSED):
-            why += "; a submission starts no threads and no processes, and opens no connections"
+            why += f"; {_NO_THREADS}"
         why += self._left_behind(why)
         if what == _MAKING:
             self._end(f"the {self.kind} cannot be constructed: {why}")

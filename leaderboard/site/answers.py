@@ -81,7 +81,7 @@ def breaks_first(firsts: Sequence[BoardRow], attacks: Sequence[JudgedAttack]) ->
     for attack_name, names in ((called[slug], names) for slug, names in broken.items()):
         whom = ", ".join(names)
         if len(names) == len(firsts):
-            whom = {1: "it", 2: "both"}.get(len(firsts), f"all {len(firsts)}")
+            whom = {1: "it", 2: "both in first place"}.get(len(firsts), f"all {len(firsts)} in first place")
         sentences.append(f"The submitted attack \u201c{attack_name}\u201d breaks {whom}.")
     return " ".join(sentences)
 
@@ -140,6 +140,8 @@ def _best(row: BoardRow, names: Mapping[str, str], equal: int) -> Answer:
     name = row.judged.entry.manifest.name
     others = f" and {counted(equal, 'other')}" if equal else ""
     text = f"{harm} is prevented by \u201c{name}\u201d{others}{spread}{sure}."
+    if worst.summary.mean > 1:
+        text += " More than 1 means that the attacked swarm ends better than the one that harm is measured against."
     if row.best and row.best.by:
         least = show_summary(row.best.summary, "ratio").value
         text += f" Against the submitted attack \u201c{row.best.attack}\u201d it prevents {least}."

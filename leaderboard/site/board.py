@@ -68,6 +68,7 @@ CHECKED: tuple[Verdict, ...] = ("re-executed", "rescored")
 NAIVE = "naive beats adaptive"
 NAMESAKE = "shares its name"
 NEVER_RUN = "its code was not run"
+NO_BETTER = "prevents nothing in its worst case"
 NEVER_RUN_MEANS = "its completions were scored again, but nobody has seen its code give these verdicts"
 NO_REASON = "rejected without a reason"
 
@@ -326,6 +327,10 @@ def flags(judged: JudgedEntry, numbers: SuiteRow) -> tuple[RedFlag, ...]:
         shown.append(RedFlag(NAIVE, f"it prevents less harm {cases}: an attacker does better without adapting"))
     if lost := write_lost(numbers, names):
         shown.append(RedFlag(LEARNS_LESS, lost))
+    worst, least = numbers.place.worst, judged.suite.ranking.least_harm
+    if numbers.place.number is not None and worst is not None and worst.summary.high < least:
+        upper = f"the upper limit of its interval is {worst.summary.high:z.2f}, and it is ranked for its utility alone"
+        shown.append(RedFlag(NO_BETTER, f"in its worst case it prevents nothing: {upper}"))
     if _never_run(judged):
         shown.append(RedFlag(NEVER_RUN, NEVER_RUN_MEANS))
     return tuple(shown)

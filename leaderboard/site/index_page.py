@@ -19,6 +19,7 @@ from thiefbench.leaderboard.site.board import (
     NAMESAKE,
     NEVER_RUN,
     NEVER_RUN_MEANS,
+    NO_BETTER,
     BoardRow,
     SuiteBoard,
     trust_order,
@@ -46,6 +47,11 @@ FLAGS = (
     (
         LEARNS_LESS,
         "under an attack its models keep less of the clean gain than undefended ones, by more than the margin",
+    ),
+    (
+        NO_BETTER,
+        "it has a place, as it keeps its utility, but in its worst case it prevents less than 0.1 of the harm, even at "
+        "the interval's upper limit",
     ),
     *ATTACK_FLAGS,
     (NEVER_RUN, NEVER_RUN_MEANS),

@@ -17,7 +17,7 @@ _AT_START = re.compile(r"^(\d{0,9})([#+.)-])(?=[#\s])")
 """What Markdown, or a host that shows it, would read as markup; addresses would become links."""
 
 TITLE = "# The leaderboard"
-_HEAD = f"""{TITLE}
+_HEAD = rf"""{TITLE}
 
 Defenses of decentralised GRPO against poisoned completions, in short. The site that `thiefbench leaderboard build site`
 writes has a column for every attack, plots, costs, submitted attacks and a page for every entry.
@@ -27,6 +27,12 @@ writes has a column for every attack, plots, costs, submitted attacks and a page
 - **Utility**: the share of the gain in clean reward that is kept without an attack ([measures](../docs/measures.md)).
 - **False rejection**: the largest share of rewarded honest completions that is rejected in any cell; of vectors where
   nodes exchange weights, of stages in pipelines.
+- **Rank**: only defenses with all seeds of the suite that keep their utility have one; "unranked" did not keep it, and
+  a dash stands for anchors and for those whose seeds are not complete ([ranking](../docs/statistics.md)).
+- **Numbers**: means over seeds; \[95 % interval\] with all five, (range) with fewer. "4 of 5 seeds, ≥ 0.34": at four it
+  prevents at least half of the harm of every attack, so, with 95 % confidence, at 0.34 or more of all seeds.
+- **Attacks** that are made around others are read from the outside in: "contrast own borrowed" is
+  `contrast(attack="own(attack='borrowed')")`; `thiefbench show NAME` says what each one does.
 - **Trust**: cells were run again (re-executed), completions were scored again (rescored), or the numbers are their
   authors' (self-reported; [verification](../docs/verification.md)).
 

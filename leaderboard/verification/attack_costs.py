@@ -16,7 +16,7 @@ from thiefbench.leaderboard.verification.rescoring import Beside, InconsistentEr
 from thiefbench.wording import counted
 
 _VIEWS = 2
-"""In a round an attack is asked at most twice: which items it picks, and what it sends."""
+"""In a round an attack on completions is asked at most twice: which items it picks, and what it sends."""
 
 
 def check_costs(cell: SubmittedCell, beside: Beside, threat: Granted) -> None:
@@ -68,11 +68,11 @@ def _most(cell: SubmittedCell, beside: Beside, threat: Granted) -> AttackCost:
         return AttackCost()
     swarm, rounds, tensors = cell.spec.swarm, cell.spec.rounds, threat.kind != "attack"
     slots = swarm.nodes * swarm.prompts * swarm.group
-    sent = slots * rounds
+    sent, exchanges = slots * rounds, len({row.exchange for row in beside.exchanges})
     if tensors:
-        exchanges = len({row.exchange for row in beside.exchanges})
         sent = exchanges * swarm.malicious + sum(1 + row.passes for row in beside.stages if row.malicious)
-    views = _VIEWS * (rounds + 1)  # a stage learns before round 1
+    # A stage asks in its lesson before round 1 alone, an attack on weights in every exchange.
+    views = {"attack": _VIEWS * rounds, "stage_attack": 1}.get(threat.kind, exchanges)
     questions = (TENSOR_ATTACK_CAPS if tensors else ATTACK_CAPS).questions * max(1, -(-slots // POOL))
     drawn = views * questions * MOST_ROWS if threat.policy or tensors else 0
     steps = views * (MOST_COPIES * MOST_STEPS + MOST_STAGE_STEPS * questions * (threat.kind == "stage_attack"))

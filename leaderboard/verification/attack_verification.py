@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
@@ -51,7 +51,7 @@ from thiefbench.leaderboard.verification.drawing import FOUND, chance_of_finding
 from thiefbench.leaderboard.verification.expectation import MARGIN, close, expected, headline, prevented
 from thiefbench.leaderboard.verification.questions import Questions, Tell, each_cell
 from thiefbench.leaderboard.verification.reexecution import DisagreesError, Watch, cell_difference
-from thiefbench.leaderboard.verification.rerunning import surroundings_apart
+from thiefbench.leaderboard.verification.rerunning import surroundings_apart, temporary_folder
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
     SubmittedCell,
@@ -121,7 +121,7 @@ class _Verifier(Questions):
             suite = suite_named(manifest.suite, entry.folder)
         with self._question("its cells are those of the suite"):
             cells = _cells_of(entry, suite)
-        with TemporaryDirectory(prefix="thiefbench-verify-") as scratch:
+        with temporary_folder() as scratch, temporary_folder() as cells_made:
             with self._question("the defenses that it was run against are listed, and unchanged since"):
                 guarded = self._targets(Path(scratch) / "listed", has_archive=options.archive is not None)
             with self._question("its source is the one that was run"):
@@ -153,7 +153,7 @@ class _Verifier(Questions):
                 self.reasons = ["no cell was run again", *self._failed()]
                 return "rescored"
             self.ran = True
-            store = Store(options.store or Path(scratch) / "store")
+            store = Store(options.store or Path(cells_made))  # beside whose cells no guest's file lies
             lacking = self._run_again(cells, records, archive, store, factory, guarded)
             if options.fresh:
                 lacking += self._try_fresh(cells, suite, store, factory, guarded)
@@ -285,8 +285,8 @@ class _Verifier(Questions):
                     except TableError as error:
                         raise InconsistentError(f"its completions.parquet {error.problem}") from error
                     beside = beside_completions(cell.spec, archive.cell(cell.record.cell_id))
-                    attack = isolated_attack(factory.spec)
-                    rewards.append(check_completions(cell, table, attack=attack, beside=beside))
+                    with closing(isolated_attack(factory.spec)) as attack:
+                        rewards.append(check_completions(cell, table, attack=attack, beside=beside))
                     check_costs(cell, beside, self.entry.manifest.threat)
 
             each_cell(submitted, rescore)
@@ -307,7 +307,9 @@ class _Verifier(Questions):
                     if (each.part, each.spec.seed) == (part, seed):
                         rows += _last_rows(records[cell.cell_id], archive, rng)
                 task = registry.make("task", some.task)
-                if wrong := other_outcomes(isolated_attack(spec), some.swarm, task, seed, rows, rng):
+                with closing(isolated_attack(spec)) as attack:
+                    wrong = other_outcomes(attack, some.swarm, task, seed, rows, rng)
+                if wrong:
                     raise InconsistentError(wrong)
                 asked += len(rows)
             details.append(f"{asked:,} completions")
@@ -415,17 +417,17 @@ class _Verifier(Questions):
             for each, cell in zip(cells, self.entry.cells, strict=True)
             if (each.part, each.spec.seed) == (part, seed)
         }
-        attack = isolated_attack(factory.spec)
-        for slug in (target.slug for target in self.entry.manifest.targets):
-            ids = [here[key] for key in (("attack", slug), ("attack", ""), (self.entry.manifest.reference, ""))]
-            if records[ids[0]].status != "ok":
-                continue
-            before, after = (prevented(attack, *(known[cell_id] for cell_id in ids)) for known in (records, self.again))
-            if before is not None and after is not None and not close(before[0], after[0], after[1]):
-                raise DisagreesError(
-                    f"seed {seed}, {slug}: run again, it prevents {after[0]:.3f} of the harm, and {before[0]:.3f} in "
-                    "the entry"
-                )
+        with closing(isolated_attack(factory.spec)) as attack:
+            for slug in (target.slug for target in self.entry.manifest.targets):
+                ids = [here[key] for key in (("attack", slug), ("attack", ""), (self.entry.manifest.reference, ""))]
+                if records[ids[0]].status != "ok":
+                    continue
+                before, after = (prevented(attack, *(of[cell_id] for cell_id in ids)) for of in (records, self.again))
+                if before is not None and after is not None and not close(before[0], after[0], after[1]):
+                    raise DisagreesError(
+                        f"seed {seed}, {slug}: run again, it prevents {after[0]:.3f} of the harm, and {before[0]:.3f} "
+                        "in the entry"
+                    )
 
     def _try_fresh(
         self, cells: Sequence[Wanted], suite: Suite, store: Store, factory: AttackFactory, guarded: dict[str, Guarded]
@@ -486,9 +488,9 @@ class _Verifier(Questions):
             rows += _last_rows(record, store, rng)
         one = records["control", ""].cell
         part = next(each for each in suite.scenes if each.name == cells[0].part)
-        if wrong := other_outcomes(
-            isolated_attack(spec), part.swarm, registry.make("task", one["task"]), seed, rows, rng
-        ):
+        with closing(isolated_attack(spec)) as attack:
+            wrong = other_outcomes(attack, part.swarm, registry.make("task", one["task"]), seed, rows, rng)
+        if wrong:
             raise InconsistentError(f"at a fresh seed, {wrong}")
 
     def _fresh_result(
@@ -497,7 +499,8 @@ class _Verifier(Questions):
         reference = self.entry.manifest.reference
         submitted = measured.against(self.entry.cells, part, slug, suite.ranking, reference)
         none, beside, own = records["attack", ""], records[reference, ""], records["attack", slug]
-        result = prevented(isolated_attack(factory.spec), own, none, beside) if own.status == "ok" else None
+        with closing(isolated_attack(factory.spec)) as attack:
+            result = prevented(attack, own, none, beside) if own.status == "ok" else None
         if submitted.prevented is None or result is None:
             self.inconclusive += 1
             return []

@@ -125,8 +125,8 @@ def _not_of_anchor(row: ExchangeRow, spec: CellSpec) -> str:
     """What an anchor that knows nothing, or the labels alone, cannot have made of a vector; empty if nothing."""
     if row.action == REFUSED:
         return ""
-    if spec.defense == NONE and row.action != "accept":
-        return "a vector was not accepted, but there is no defense in this cell"
+    if spec.defense == NONE and (row.action != "accept" or row.reason):
+        return "a verdict, but there is no defense in this cell"
     if anchor_of(spec.defense) == "oracle":
         rejected = row.malicious and spec.role == "attack"
         if row.action != ("reject" if rejected else "accept") or row.reason != (REASON if rejected else ""):

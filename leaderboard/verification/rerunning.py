@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pyarrow as pa
 from thiefbench import provenance
 from thiefbench.attacks.base import Attack
 from thiefbench.averaging.exchange import ExchangeRow
+from thiefbench.console import waiting_for
 from thiefbench.defenses.base import Defense
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.isolation.isolated import Isolated
@@ -20,6 +23,8 @@ from thiefbench.suite.execution.cell_run import Progress, run_cell
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ANSWER_KEY, ROWS, BrokenRecordError, Record, Store, identify
 
+temporary_folder = partial(TemporaryDirectory, prefix="thiefbench-verify-")
+"""For what a verification needs while it runs."""
 SURROUNDINGS = (
     "torch", "transformers", "numpy", "python", "platform", "capability", "processor_model", *provenance.MACHINE,
 )  # fmt: skip
@@ -72,7 +77,7 @@ def run(spec: CellSpec, store: Store, guest: IsolatedFactory, progress: Progress
     """
     what = identity(spec, guest)
     directory = store.cell(identify(what))
-    with directory.locked(waiting=lambda: None):
+    with directory.locked(waiting=waiting_for(directory.path)):
         try:
             record = directory.read()
             if record is not None and record.status == "ok":

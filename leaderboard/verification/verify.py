@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from thiefbench import provenance
@@ -74,7 +73,7 @@ from thiefbench.leaderboard.verification.reexecution import (
     try_fresh,
     unconfirmed,
 )
-from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, surroundings_apart
+from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, surroundings_apart, temporary_folder
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
     SubmittedCell,
@@ -237,7 +236,7 @@ class _Verifier(Questions):
             other = self._compare_shared(specs, sets)
             self.reasons = self._about_other(other, run_again=False)
             return "self-reported"
-        with TemporaryDirectory(prefix="thiefbench-verify-") as scratch:
+        with temporary_folder() as scratch, temporary_folder() as cells_made:
             with self._question("the archive is the entry's"):
                 archives = at_hand(entry, options.archives)
                 self.found = tuple(archives.values())
@@ -257,7 +256,7 @@ class _Verifier(Questions):
             guest = self._guest(Path(scratch))
             self._interrogate(guest, suite)
             self.ran = True
-            own_store = Store(options.store or Path(scratch) / "store")
+            own_store = Store(options.store or Path(cells_made))  # beside whose cells no guest's file lies
             submitted = Results(suite.placebo, {cell_of(c): c.record for c in cells if c.record.status == "ok"})
             verification_run = VerificationRun(
                 guest, archive, own_store, submitted, self.watch, options.device, options.threads

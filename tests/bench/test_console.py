@@ -8,12 +8,13 @@ import signal
 import sys
 import time
 from io import StringIO
+from pathlib import Path
 
 import pytest
 import typer
 
 from thiefbench.cli import show
-from thiefbench.console import WrappingConsole, print_hanging, stoppable, typed
+from thiefbench.console import WrappingConsole, print_hanging, stoppable, typed, waiting_for
 
 SENTENCE = "0 to 80 seconds, at the pace of another machine (--measure: at this machine's) " * 3
 
@@ -100,3 +101,25 @@ def test_a_full_disk_is_not_said_to_have_kept_what_it_has_not(kept: bool, capsys
         raise OSError(errno.ENOSPC, "No space left on device")
     said = "error: the disk is full; nothing is kept without --store DIR, so make room"
     assert (said in capsys.readouterr().err) is not kept
+
+
+def test_the_end_of_the_terminal_stops_a_command_like_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    with pytest.raises(typer.Exit), stoppable():
+        os.kill(os.getpid(), signal.SIGHUP)
+        time.sleep(5)  # not reached, or only its beginning
+    assert "Stopped; all finished work is kept." in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGHUP) == before
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        with stoppable():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_waiting_for_another_process_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    waiting = waiting_for(Path("store/cells/0123"))
+    waiting()
+    waiting()
+    assert capsys.readouterr().err.count("another process works on store/cells/0123; waiting until it is done") == 1

@@ -255,7 +255,7 @@ def test_own_plug_ins_run_where_they_are_typed_and_are_reported_with_the_flag(tr
     assert "for the page" in printed.lower(), printed
     assert "--trust-plugins" in printed, "the next command is ready to be typed"
     refused = command("report", "runs")
-    assert "the attack ./mine.py:Samples is named by a file that was read" in refused, refused
+    assert "the attack ./mine.py:Samples is named in what was read" in refused, refused
     assert "report: " in command("report", "runs", "--trust-plugins")
 
 

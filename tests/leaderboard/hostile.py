@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import hashlib
 import json
 import math
 import os
@@ -53,6 +54,36 @@ class Spies(Defense):
             return any(Path(path).iterdir())
         except OSError:
             return False
+
+
+class LooksBack(Defense):
+    """Says what the worker that it is a fork of has left in its memory: numbers of the frames below, and programs."""
+
+    name: ClassVar[str] = "looks_back"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        seen, frame = [], sys._getframe().f_back
+        while frame is not None:
+            if Path(frame.f_code.co_filename).name in ("_sandbox_worker.py", "_nursery.py"):
+                seen += [frame.f_code.co_name, *(_numbers(value, 4) for _, value in sorted(frame.f_locals.items()))]
+            frame = frame.f_back
+        programs = sum(type(each).__name__ == "_Job" for each in gc.get_objects())
+        names = " ".join(each for each in seen if isinstance(each, str))
+        said = f"{names} {hashlib.sha256(json.dumps(seen).encode()).hexdigest()}"
+        return [Verdict("accept", float(programs), None, said)] * len(view.completions)
+
+
+def _numbers(value: object, depth: int) -> object:
+    """The whole numbers in a value, in what it holds and in its attributes."""
+    if isinstance(value, int) or depth == 0:
+        return value if isinstance(value, int) else None
+    if isinstance(value, dict):
+        return [[_numbers(part, depth - 1) for part in pair] for pair in value.items()]
+    if isinstance(value, list | tuple):
+        return [_numbers(part, depth - 1) for part in value]
+    if type(value).__module__.rpartition(".")[2] in ("_sandbox_worker", "_nursery"):
+        return _numbers(vars(value), depth - 1)
+    return None
 
 
 class Does(Defense):

@@ -14,6 +14,7 @@ from tests.leaderboard import made_entries
 from thiefbench.cli import app
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.entry_differences import difference
+from thiefbench.suite.report.compare import shown_difference
 from thiefbench.suite.scenario import CellSpec
 
 ENTRIES = Path(__file__).parents[2] / "leaderboard/entries"
@@ -45,14 +46,16 @@ def test_rows_measured_against_the_same_published_cells_differ_by_their_own() ->
 def test_equal_swarms_whose_checks_cost_different_shares_are_the_same_in_every_evaluation() -> None:
     said = reasons(*(read_entry(ENTRIES / name) for name in ("recomputation", "neighbour-distance")))
     assert "The same in every evaluation: 6 of 10 own cells" in said, "nobody is rejected without an attack"
-    assert "The others differ: from round 8 on in" in said
+    assert "The others differ: from the evaluation after round 8 on in" in said
 
 
 def test_shared_cells_that_differ_are_named_with_their_share_of_the_difference(tmp_path: Path) -> None:
     one = made_entries.entry(tmp_path, "one", made_entries.prevents(0.5))
     other = made_entries.entry(tmp_path, "other", made_entries.prevents(0.5), others=half_as_harmful)
     said = reasons(one, other)
-    assert "none, seed 0 (first seen to differ at round 40)" in said, "an entry keeps their last evaluations"
+    assert "none, seed 0 (first seen to differ at the evaluation after round 40)" in said, (
+        "an entry keeps their last evaluations"
+    )
     assert "harm of text" in said
     before, after = 0.5, 1 - 0.4 / 0.4  # A leaves a harm of 0.4; undefended it is 0.8 on its shared cells, 0.4 on B's
     sentence = next(line for line in said.splitlines() if line.startswith("On B's shared cells"))
@@ -102,7 +105,7 @@ def test_own_cells_are_equal_or_part_at_a_round(tmp_path: Path) -> None:
     assert "The same in every evaluation: 2 of 2 own cells, text" in reasons(one, same)
     said = reasons(one, worse)
     assert "The same in every evaluation: 1 of 2 own cells, text" in said, "without an attack both learn the same"
-    assert "The others differ: from round 10 on in text" in said
+    assert "The others differ: from the evaluation after round 10 on in text" in said
 
 
 def test_another_source_under_the_same_name_is_said(tmp_path: Path) -> None:
@@ -130,7 +133,7 @@ def test_the_command_prints_it_and_writes_a_page(tmp_path: Path) -> None:
     assert '<h2 id="why">Why they differ</h2>' in page
     assert "The defenses differ." in page
     data = json.loads(CliRunner().invoke(app, ["leaderboard", "diff", *folders, "--json"]).stdout)
-    assert data["reasons"][-1].startswith("Their own cells differ: from round")
+    assert data["reasons"][-1].startswith("Their own cells differ: from the evaluation after round")
     assert data["lines"][0]["differences"][0]["measure"] == "asr"
 
 
@@ -152,3 +155,21 @@ def test_a_folder_that_is_no_entry_is_one_sentence(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["leaderboard", "diff", str(STANDING[0]), str(tmp_path / "none")])
     assert "there is no entry" in f"{shown.exception}{shown.output}"
     assert shown.exit_code != 0
+
+
+def test_in_a_checkout_an_entry_s_own_name_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ENTRIES.parent.parent)
+    shown = CliRunner().invoke(app, ["leaderboard", "diff", *(each.name for each in STANDING)])
+    assert (shown.exit_code, "The defenses differ." in shown.output) == (0, True), shown.output
+    mistyped = CliRunner().invoke(app, ["leaderboard", "diff", "gard-on-trial", STANDING[1].name])
+    assert "there is no entry gard-on-trial; did you mean guard-on-trial" in f"{mistyped.exception}"
+
+
+def test_shares_differ_by_points_and_what_is_no_share_is_no_success_rate(tmp_path: Path) -> None:
+    one, other = (read_entry(folder) for folder in STANDING)
+    (pair,) = [pair for pair in difference(one, other).comparison.pairs if pair.name == "attacked"]
+    asr = next(each for each in pair.differences if each.column.measure == "asr")
+    shown = shown_difference(asr)
+    assert (shown["measure"], shown["change"].value.partition("\u00a0")[2]) == ("ASR", "pp")
+    longer = shown_difference(replace(asr, one=31.5, other=59.0))
+    assert (longer["measure"], longer["other"]) == ("outcome", "59.0"), "tokens"

@@ -381,7 +381,7 @@ def test_anchors_are_refused(tmp_path: Path, spec: str) -> None:
         ({"--paper": "https://a b"}, "--paper is an address"),
         (
             {"--suite": "smoke"},
-            "no defense can be ranked on smoke: it has no placebo to beat and no cells without an attack",
+            "no defense can be ranked on smoke: it has no placebo to beat and no cells with a defense but",
         ),
         ({"--own-shared": "two\nlines"}, "--own-shared gives the reason in one line of at most 300 characters"),
         ({"--own-shared": " "}, "--own-shared gives the reason in one line of at most 300 characters"),

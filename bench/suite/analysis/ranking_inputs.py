@@ -37,7 +37,10 @@ def why_no_ranking(suite: Mapping[str, Any], comparisons: Sequence[Comparison]) 
 
 def lacking(suite: Mapping[str, Any]) -> str:
     """Which cells a suite lacks for a ranking, in one clause; empty if it lacks none."""
-    wanted = {"placebo": "no placebo to beat", "utility": "no cells without an attack, which utility is measured in"}
+    wanted = {
+        "placebo": "no placebo to beat",
+        "utility": "no cells with a defense but without an attack, for its utility",
+    }
     return " and ".join(words for name, words in wanted.items() if not suite.get(name))
 
 

@@ -16,7 +16,7 @@ from thiefbench.suite.report.difference_plots import draw_differences
 from thiefbench.suite.report.drawing import embed
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.run_table import finite, short_names
-from thiefbench.suite.report.tables import NBSP, Shown, write_signed, write_value
+from thiefbench.suite.report.tables import NBSP, POINTS, Shown, write_signed, write_value
 from thiefbench.suite.report.verdicts import SIGNS, headline, verdict
 from thiefbench.suite.store.records import Store, write_atomically
 from thiefbench.tasks.text import one_line
@@ -193,10 +193,10 @@ def shown_difference(each: Difference) -> dict[str, Any]:
         detail = f"({', '.join(signed(value) for value in sorted(value for _, value in change.points))})"
     alone = len(change.points) == 1
     return {
-        "measure": each.column.title,
+        "measure": each.column.title if percent or unit != "rate" else each.column.title.replace("ASR", "outcome"),
         "one": write_value(each.one, unit, percent),
         "other": write_value(each.other, unit, percent),
-        "change": Shown(signed(change.mean), "" if alone else detail.replace(f"{NBSP}%", "")),
+        "change": Shown(signed(change.mean), "" if alone else detail.replace(f"{NBSP}{POINTS}", "")),
         "seeds": len(change.points),
         "kind": verdict(each),
         "verdict": SIGNS[verdict(each)],

@@ -12,9 +12,9 @@ from thiefbench.provenance import now, provenance
 from thiefbench.spreadsheet import csv_of
 from thiefbench.suite.analysis.line_scores import label_notes
 from thiefbench.suite.analysis.matrix import MEASURES, TOLERATED, Column, DefenseRow, Matrix
-from thiefbench.suite.report.page import facts
 from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.shades import legend, shade
+from thiefbench.suite.report.swarm_facts import facts
 from thiefbench.suite.report.tables import Shown, headings, show, write_milliseconds, write_value
 from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import Record, Store, write_atomically, write_table

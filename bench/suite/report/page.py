@@ -20,7 +20,7 @@ from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.report import plots
 from thiefbench.suite.report.drawing import Plot, embed
 from thiefbench.suite.report.excerpts import first_submission, poisoned_answers
-from thiefbench.suite.report.heterogeneity import class_rows, regime_facts
+from thiefbench.suite.report.heterogeneity import class_rows
 from thiefbench.suite.report.hole import how_the_hole_works
 from thiefbench.suite.report.overview import SuiteTable, suite_table
 from thiefbench.suite.report.ranking_notes import ranking_notes
@@ -29,6 +29,7 @@ from thiefbench.suite.report.rendering import render
 from thiefbench.suite.report.samples import MOST_SAMPLES
 from thiefbench.suite.report.shades import legend
 from thiefbench.suite.report.suite_files import shown_costs, shown_table, suite_csv, suite_tex
+from thiefbench.suite.report.swarm_facts import facts
 from thiefbench.suite.report.tables import (
     Shown,
     columns_of,
@@ -370,42 +371,6 @@ def _verdict(line: Line) -> dict[str, Any]:
 def _first(line: Line, measures: Sequence[str]) -> list[Score]:
     """A line's scores of the first of these measures that it has; empty if it has none."""
     return next((scores for measure in measures if (scores := line.scores(measure))), [])
-
-
-def facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The attacked swarm, in the paper's symbols."""
-    if not cell:
-        return []
-    swarm = cell["swarm"]
-    horizontal = swarm["topology"] == "horizontal"
-    share = swarm["group" if horizontal else "prompts"] // swarm["nodes"]
-    what = "completion" if horizontal else "whole group"
-    shape = "every group is shared, {} from each node" if horizontal else "{} from each node"
-    percent = f"{100 * swarm['malicious'] / swarm['nodes']:.3g}\u00a0%"
-    return [
-        ("Task", cell["task"]),
-        *([] if swarm.get("population") else [("Model", cell["model"])]),  # a population names its models
-        ("Topology", f"{swarm['topology']}: {shape.format(counted(share, what))}"),
-        ("Nodes", f"m = {swarm['nodes']}, of which malicious f = {swarm['malicious']} ({percent})"),
-        ("Pool per round", f"B = {swarm['prompts']} prompts, G = {swarm['group']} completions each"),
-        *regime_facts(cell),
-        *pipeline_facts(cell),
-        ("Rounds", str(cell["rounds"])),
-        ("Evaluation", f"{cell['evaluation']['final']} held-out completions at the end"),
-    ]
-
-
-def pipeline_facts(cell: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The stages of a cell whose node is a pipeline; empty for any other."""
-    pipeline = cell.get("pipeline")
-    if not pipeline:
-        return []
-    skipped = f", each of which skips {100 * pipeline['skip']:.3g}\u00a0% of the stages" if pipeline["skip"] else ""
-    lost = f"; {100 * pipeline['losses']:.3g}\u00a0% losses a round" if pipeline["losses"] else ""
-    return [
-        ("Pipeline", f"{pipeline['stages']} stages, of which number {pipeline['malicious']} is malicious"),
-        ("Update", f"in {pipeline['microbatches']} microbatches{skipped}{lost}"),
-    ]
 
 
 def _making(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ from thiefbench.suite.report.timings import Cost
 from thiefbench.tasks.text import printable
 from thiefbench.wording import counted
 
-LEARNS_LESS = "learns less than undefended"
+LEARNS_LESS = "learns less than undefended when attacked"
 """What a row is marked with whose models learn less under an attack than undefended ones."""
 
 Numbers = tuple[float | None, float | None, float | None]

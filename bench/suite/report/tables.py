@@ -81,6 +81,9 @@ def _short_name(attack: str) -> str:
     return f"{name} {_short_name(inner)}" if isinstance(inner, str) else name
 
 
+POINTS = "pp"
+
+
 def write_value(value: float, unit: Unit, percent: bool = True) -> str:
     """One number in its unit. A "rate" above 1 is an outcome that is no rate, such as a length, and stays as it is."""
     if unit == "rate":
@@ -90,8 +93,11 @@ def write_value(value: float, unit: Unit, percent: bool = True) -> str:
 
 
 def write_signed(value: float, unit: Unit, percent: bool = True) -> str:
-    """A difference in its unit, with its sign; none where it is zero to the last digit shown."""
-    written = write_value(value, unit, percent)
+    """A difference in its unit, with its sign; none where it is zero to the last digit shown.
+
+    Two shares differ by percentage points (pp).
+    """
+    written = write_value(value, unit, percent).replace("%", POINTS)
     plain = written.startswith("\u2212") or not any(digit in written for digit in "123456789")
     return written if plain else f"+{written}"
 

@@ -23,7 +23,7 @@ from thiefbench.wording import counted
 
 _FILE_RATES = {
     "stop_rate": "stop rate", "false_rejection_rate": "false rejection", "rejection_rate": "all completions",
-    "rejected_reward": "of all reward",
+    "rejected_reward": "all reward",
 }  # fmt: skip
 _OF_LABELS = ("stop_rate", "false_rejection_rate")
 """Those that a file without labels cannot give."""
@@ -180,7 +180,7 @@ def _print_part(
 
 
 def _first_of(things: Sized) -> str:
-    return f": the first {_MOST_LINES} of {len(things)}, all are in --json" if len(things) > _MOST_LINES else ""
+    return f": the first {_MOST_LINES} of {len(things)}; --json FILE keeps all" if len(things) > _MOST_LINES else ""
 
 
 def _file_rates(scores: Mapping[str, Score], measures: Iterable[str]) -> Iterator[str]:

@@ -241,6 +241,31 @@ def test_show_says_what_one_plugin_is(cli: Cli, tmp_path: Path) -> None:
     assert "did you mean text" in sentence(cli("show", "attack", "txt"))
 
 
+def test_show_says_all_of_a_docstring_before_its_arguments(cli: Cli) -> None:
+    shown = cli("show", "defense", "arithmetic").out.split("argument")[0]
+    assert "Reject rewarded completions whose reasoning states a wrong equation (2 + 2 = 5).\n\n" in shown
+    assert "A wrong answer with a wrong step is honest work" in shown
+    steps = [line[:3] for line in cli("show", "attack", "auto").out.splitlines() if line[:1].isdigit()]
+    assert steps[:3] == ["1. ", "2. ", "3. "], "an item of a list has a line of its own"
+
+
+def test_show_says_what_a_suite_holds(cli: Cli, file: Path) -> None:
+    shown = cli("show", "standard-v2")
+    assert shown.code == 0, shown.err
+    named = dict(line.split(None, 1) for line in shown.out.splitlines() if len(line.split()) > 1)
+    assert (named["Seeds"], named["Rounds"]) == ("0-4", "60"), "the last part's"
+    assert shown.out.count("contrast(attack='own')") == 1
+    assert [line for line in shown.out.splitlines() if line in ("vertical", "horizontal", "programs")] == [
+        "vertical", "horizontal", "programs",
+    ]  # fmt: skip
+    for words in (["show", "suite", "standard-v2"], ["list", "suites", "standard-v2"]):
+        assert cli(*words).out == shown.out
+    told = json.loads(cli("show", "averaging-v1", "--json").out)
+    assert [part["swarm"]["Exchange"].rpartition(", ")[2] for part in told["parts"]] == ["diloco", "noloco"]
+    assert f"run {file} --plan" in cli("show", file).out, "a file of one's own, too"
+    assert cli("show", "standard-v1").out.splitlines()[1].startswith("Superseded. ")
+
+
 def test_show_says_that_a_class_has_no_docstring(cli: Cli, tmp_path: Path) -> None:
     plain = "    def __init__(self, level=3):\n        pass\n"
     (tmp_path / "plain.py").write_text(
@@ -321,9 +346,9 @@ def test_one_plugin_is_shown_however_it_is_asked_for(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["show", "logti"], "there is no attack, defense or task named 'logti'; did you mean logit"),
+        (["show", "logti"], "there is no attack, defense, task or suite named 'logti'; did you mean logit"),
         (["show", "defense"], "name a defense; thiefbench list defenses lists them"),
-        (["show", "smoke"], "smoke is a suite; thiefbench run smoke --plan shows what it holds"),
+        (["show", "nowhere.yaml"], "there is no suite file nowhere.yaml"),
         (["show", "micro-math"], "micro-math is a model; thiefbench list models"),
         (["show", "mine.py:Mine(floor=2)"], "write thiefbench show attack|defense|task mine.py:Mine"),
         (["list", "defenses", "logti"], "there is no defense named 'logti'; did you mean logit"),

@@ -23,7 +23,7 @@ from thiefbench.suite.analysis.run_comparisons import comparisons_of_run, last_r
 from thiefbench.suite.execution import cell_run
 from thiefbench.suite.execution.cell_identity import identity
 from thiefbench.suite.execution.cell_run import build_swarm
-from thiefbench.suite.report.page import facts
+from thiefbench.suite.report.swarm_facts import facts
 from thiefbench.suite.report.tables import columns_of
 from thiefbench.suite.scenario import CellSpec, Evaluation, Suite
 from thiefbench.suite.store.merging import MergeError, merge

@@ -374,7 +374,7 @@ def test_an_attack_s_entry_says_how_its_cells_were_made(hums: Attacked, tmp_path
 
     found = verified(forged(hums, tmp_path, change))
     assert found.verdict == "rejected"
-    assert "it does not say how its cells were made: of processor it says another" in found.reasons[0]
+    assert "it does not say how its cells were made: of processor it says “another”" in found.reasons[0]
 
 
 @pytest.mark.slow

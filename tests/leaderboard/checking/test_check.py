@@ -183,6 +183,39 @@ def test_what_is_stopped_is_shown_for_every_attack() -> None:
     assert shown.endswith("gsm_micro with equations: 16 of 16)")
 
 
+def test_an_attack_of_which_nothing_is_stopped_is_named() -> None:
+    """What stops one attack alone would otherwise pass with a number for all together."""
+    unseen = replace(sample(), name="gsm_micro with equations")
+    unseen = replace(
+        unseen, rounds=tuple(tuple(replace(o, text="Fine. #### 4") for o in pool) for pool in unseen.rounds)
+    )
+    pools = [sample(), unseen]
+    with pytest.raises(
+        RuleWarning,
+        match=r"^stops 16 of 32 .*gsm_micro with equations: 0 of 16\); a rank follows from the worst attack, and of "
+        r"gsm_micro with equations it stops none$",
+    ):
+        dict(QUESTIONS)[POISON_STOPPED](Subject("blacklist", lambda: pools))
+
+
+def test_rejected_honest_work_is_shown_by_task_with_an_example(tmp_path: Path) -> None:
+    file = submission(
+        tmp_path,
+        "from thiefbench.defenses.base import Defense, Verdict\nclass Mine(Defense):\n    name = 'mine'\n"
+        "    def inspect(self, view):\n"
+        "        return [Verdict('drop', reason='is odd') if c.text.startswith('Odd') else Verdict() for c in "
+        "view.completions]\n",
+    )
+    odd = replace(sample(), name="programs")
+    odd = replace(odd, rounds=tuple(tuple(replace(o, text="Odd but right") for o in pool) for pool in odd.rounds))
+    with pytest.raises(
+        RuleWarning,
+        match=r"^rejects 32 of 64 honest rewarded completions \(.+: 0 of 32; programs: 32 of 32\), such as "
+        r"“Odd but right” \(is odd\); utility suffers",
+    ):
+        dict(QUESTIONS)["honest work gets through"](Subject(f"{file}:Mine", lambda: [sample(), odd]))
+
+
 def weighing(folder: Path, weight: float) -> str:
     """The spec string of a defense that accepts everything and weighs all tokens alike."""
     file = submission(
@@ -309,7 +342,7 @@ def test_it_says_how_many_rounds_were_tried() -> None:
     found = findings(f"{SUBMISSIONS}:Fine")
     hostile, large = len(HOSTILE_TEXTS) + 2, 4 * 384
     judged = 48 + 7 * 12 + hostile + 50 * 6 + large + 24
-    said = f"{judged:,} completions of 1 swarm, replayed in parts as 64 rounds"
+    said = f"{judged:,} completions of 1 swarm, in up to 64 rounds"
     assert found["one valid verdict per completion"].detail == said
     assert re.fullmatch(r"after rounds 1, 6 and \d\d", found["continues after a restart"].detail)
 
@@ -635,7 +668,7 @@ def on_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("spec", "code", "said"),
     [
-        ("none", 0, "none may be submitted, but it stopped almost nothing"),
+        ("none", 0, "none may be submitted, but there is an attack of which it stops none"),
         ("logit", 0, "logit may be submitted\n"),
         ("reject_all", 1, "FAILED  honest work gets through: rejects 32 of 32 honest"),
     ],

@@ -67,7 +67,7 @@ def test_an_outcome_that_depends_on_the_order_of_a_set_is_refused() -> None:
 
 
 def test_a_payload_that_hangs_on_more_than_the_generator_is_refused() -> None:
-    found = findings("Describes")["draws a payload from a family"]
+    found = findings("Describes")["its payload depends on the seed alone"]
     assert found.status == "FAILED"
     assert found.detail.startswith("equal generators draw {'letters': '0.")
 
@@ -80,8 +80,8 @@ def test_an_item_that_is_asked_in_another_way_needs_an_id_of_its_own() -> None:
 
 @pytest.mark.slow
 def test_a_family_whose_first_members_are_the_same_is_one() -> None:
-    found = findings("RarelyAnother")["draws a payload from a family"]
+    found = findings("RarelyAnother")["its payload depends on the seed alone"]
     assert (found.status, found.detail) == ("ok", "2 different ones at 5 seeds")
-    one = findings("Hums(letter='q')")["draws a payload from a family"]
+    one = findings("Hums(letter='q')")["its payload depends on the seed alone"]
     assert one.status == "warning"
     assert one.detail.startswith("the first 16 seeds draw the same payload")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import json
@@ -265,6 +266,22 @@ def test_labels_and_the_host_are_nowhere_to_be_found(jail: str, tmp_path: Path) 
         verdicts = spy.inspect(replace(fresh(seen), completions=tuple(clean), **_cut(seen, clean)))
         assert clean, "something is left to judge"
         assert verdicts[0].reason == "", "no file, no process, no variable, no memory tells"
+
+
+def test_a_guest_s_memory_tells_nothing_of_other_guests(jail: str) -> None:
+    """Verification starts guests in a fixed order, so whoever can count them knows which cell it is in."""
+    spec = f"{FILE}:LooksBack"
+    told = []
+    with contextlib.ExitStack() as others:
+        for number in range(4):
+            guest = Isolated(spec)
+            others.callback(guest.close)
+            told.append(guest.inspect(view())[0])
+            if number == 1:
+                others.pop_all().close()
+    assert {each.score for each in told} == {0.0}, "no program is known"
+    assert "_become" in told[0].reason, "it has seen the frames of what started it"
+    assert len({each.reason for each in told}) == 1, "and they say the same in the first guest as in the fourth"
 
 
 def _cut(seen: DefenderView, clean: list[object]) -> dict[str, object]:

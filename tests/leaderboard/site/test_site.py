@@ -25,7 +25,16 @@ from thiefbench.cli import app
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.site import rendering, writing
 from thiefbench.leaderboard.site.answers import answers
-from thiefbench.leaderboard.site.board import NAIVE, NAMESAKE, Board, BoardRow, _current_first, board, read_all
+from thiefbench.leaderboard.site.board import (
+    NAIVE,
+    NAMESAKE,
+    NO_BETTER,
+    Board,
+    BoardRow,
+    _current_first,
+    board,
+    read_all,
+)
 from thiefbench.leaderboard.site.files import board_data
 from thiefbench.leaderboard.site.index_page import rank_of, shown_suite
 from thiefbench.leaderboard.site.judging import held_to, naive_forms, reference_oracles, titles
@@ -276,6 +285,16 @@ class TestOwnCells:
         assert [flag.name for flag in flags] == ["does not generalise", NAIVE]
         cases = "from text than from adaptive text, from varied equations than from varied adaptive equations"
         assert cases in flags[1].meaning
+
+    def test_a_place_that_rests_on_utility_alone_is_a_flag(self, made: tuple[Path, Path]) -> None:
+        entries, seen = made
+        verified(seen, entry(entries, "good", prevents(0.9), STANDARD), "re-executed")
+        verified(seen, entry(entries, "idle", prevents(0.0), STANDARD), "re-executed")
+        found = board(entries, seen)
+        assert (rank_of(row(found, "idle")), row(found, "good").flags) == ("2", ())
+        (flag,) = row(found, "idle").flags
+        assert flag.name == NO_BETTER
+        assert "ranked for its utility alone" in flag.meaning
 
     def test_models_that_learn_less_than_undefended_ones_are_a_flag(self, made: tuple[Path, Path]) -> None:
         entries, seen = made

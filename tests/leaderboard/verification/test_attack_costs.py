@@ -81,6 +81,13 @@ def test_less_than_was_seen_is_not(kind: AttackKind, beside: Beside, used: dict[
         (WHITE_BOX, "placebo", Beside(), {"rounds": 1, "sent": 1}, '"rounds" is 1, and the placebo cell of no run'),
         (of_kind("weight_attack"), "attack", SEEN[0], {"rounds": 2, "sent": 10**6}, '"sent" is 1,000,000'),
         (of_kind("weight_attack"), "attack", SEEN[0], {"rounds": 2, "sent": 2, "steps": 2**53}, '"steps" is 9,007'),
+        (
+            of_kind("weight_attack"),
+            "attack",
+            SEEN[0],
+            {"rounds": 2, "sent": 2, "steps": 2 * 1600 + 1},
+            '"steps" is 3,201, .* more than 3,200',
+        ),
         (of_kind("stage_attack"), "attack", SEEN[1], {"rounds": 2, "sent": 9}, '"sent" is 9, .* more than 8'),
     ],
 )

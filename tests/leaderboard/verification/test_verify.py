@@ -962,13 +962,13 @@ def test_submitted_cells_do_not_count_as_run_again(honest: Made, tmp_path: Path)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"versions": {"thiefbench": "0.1.0.reviewed"}}, "of thiefbench it says 0.1.0.reviewed, and its records"),
-        ({"versions": {"numpy": None}}, "of numpy it says nothing, and its records"),
-        ({"versions": {"jax": "1"}}, "of jax it says 1, and its records nothing"),
-        ({"machine": {"processor_model": "another"}}, "of processor_model it says another, and its records"),
-        ({"machine": {"git_commit": None}}, "of git_commit it says None, and its records"),
-        ({"machine": {"reviewed": True}}, "of reviewed it says True, and its records None"),
-        ({"submitted": date(1999, 1, 1)}, "of date it says 1999-01-01, and its records"),
+        ({"versions": {"thiefbench": "0.1.0.reviewed"}}, "of thiefbench it says “0.1.0.reviewed”, and its records say"),
+        ({"versions": {"numpy": None}}, "of numpy it says “nothing”, and its records say"),
+        ({"versions": {"jax": "1"}}, "of jax it says “1”, and its records say “nothing”"),
+        ({"machine": {"processor_model": "another"}}, "of processor_model it says “another”, and its records say"),
+        ({"machine": {"git_commit": None}}, "of git_commit it says “None”, and its records say"),
+        ({"machine": {"reviewed": True}}, "of reviewed it says “True”, and its records say “None”"),
+        ({"submitted": date(1999, 1, 1)}, "of date it says “1999-01-01”, and its records say"),
     ],
 )
 def test_an_entry_says_how_its_cells_were_made(honest: Made, tmp_path: Path, change: dict[str, Any], said: str) -> None:

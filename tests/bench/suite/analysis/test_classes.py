@@ -12,7 +12,7 @@ from thiefbench.engine.spec import LearnerSpec, SwarmSpec
 from thiefbench.suite.analysis.comparison import Comparison, Line, Result
 from thiefbench.suite.analysis.scoring import cell_curves, cell_scores, classes, of_class
 from thiefbench.suite.report.heterogeneity import class_rows, regime_facts
-from thiefbench.suite.report.page import facts
+from thiefbench.suite.report.swarm_facts import facts
 from thiefbench.suite.store.records import ROWS, ROWS_OF_MIXED, rows_table, table_rows
 
 PLAIN = CompletionRow(

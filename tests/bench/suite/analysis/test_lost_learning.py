@@ -88,8 +88,8 @@ def test_a_report_says_so_below_the_row(tmp_path: Path) -> None:
     assert run is not None
     rows = {row["defense"]: row["lost"] for row in shown_table(suite_table(run, comparisons(kept)))["rows"]}
     said = (
-        "learns less than undefended: under text its models keep \u22120.60 of the clean gain, and undefended ones "
-        "0.65; likewise under tone"
+        "learns less than undefended when attacked: under text its models keep \u22120.60 of the clean gain, and "
+        "undefended ones 0.65; likewise under tone"
     )
     assert rows.pop("logit") == said
     assert not any(rows.values())

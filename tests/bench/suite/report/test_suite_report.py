@@ -175,7 +175,7 @@ class TestTable:
 
     def test_without_the_cells_for_a_ranking_the_table_stands(self, tmp_path: Path) -> None:
         made = table(tmp_path, suite(utility=False, seeds=FIVE))
-        assert made.why_no_places == "the suite has no cells without an attack, which utility is measured in"
+        assert made.why_no_places == "the suite has no cells with a defense but without an attack, for its utility"
         assert [each.defense for each in made.rows] == ["logit", "similarity", "oracle", "none"]
         assert row(made, "logit").utility is None
         assert row(made, "logit").problems == []
@@ -183,8 +183,8 @@ class TestTable:
         assert "no placebo" in table(tmp_path / "b", suite(placebo=False)).why_no_places
         few = table(tmp_path / "c", suite(utility=False)).why_no_places
         assert few == (
-            "the suite has no cells without an attack, which utility is measured in; it has 3 seeds, and a ranking "
-            "takes 5 or more"
+            "the suite has no cells with a defense but without an attack, for its utility; it has 3 seeds, and a "
+            "ranking takes 5 or more"
         )
 
     def test_parts_are_columns_of_their_own(self, tmp_path: Path) -> None:

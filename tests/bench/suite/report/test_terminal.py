@@ -12,7 +12,7 @@ from thiefbench.suite.report.plain_table import plain_table
 from thiefbench.suite.report.terminal import print_table
 
 CELLS = ("length_budget", "0.125 [0.033, 0.297]", "1.000 [0.981, 1.000]", "0.031 [0.000, 0.282]", "0.081", "0.523")
-HEADINGS = ("defense", "stop rate", "false rejection", "all completions", "of all reward", "ms per completion")
+HEADINGS = ("defense", "stop rate", "false rejection", "all completions", "all reward", "ms per completion")
 
 
 def table_of(*cells: str) -> Table:

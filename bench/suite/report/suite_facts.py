@@ -1,0 +1,85 @@
+"""What a suite holds, in words: its parts with their swarms and attacks, its baselines, its seeds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from thiefbench import registry
+from thiefbench.suite.report.swarm_facts import facts
+from thiefbench.suite.scenario import Suite
+from thiefbench.wording import ranges
+
+
+@dataclass(frozen=True)
+class PartFacts:
+    """One part of a suite.
+
+    Attributes:
+        name: its name; empty if the suite has only one.
+        swarm: what its swarms are like, as pairs of a name and a value.
+        attacks: spec strings.
+    """
+
+    name: str
+    swarm: tuple[tuple[str, str], ...]
+    attacks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SuiteFacts:
+    """What a suite holds.
+
+    Attributes:
+        title: its name and version.
+        about: its purpose.
+        superseded: which suite to use instead, and why; empty for a current one.
+        general: what holds for all parts, as pairs of a name and a value.
+        parts: see `PartFacts`.
+    """
+
+    title: str
+    about: str
+    superseded: str
+    general: tuple[tuple[str, str], ...]
+    parts: tuple[PartFacts, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        """As plain data."""
+        data = asdict(self)
+        for each in (data, *data["parts"]):
+            for pairs in {"general", "swarm"} & each.keys():
+                each[pairs] = dict(each[pairs])
+        return data
+
+
+def suite_facts(suite: Suite) -> SuiteFacts:
+    """Look up what a suite holds.
+
+    Raises:
+        registry.SpecStringError: one of its spec strings names nothing.
+    """
+    numerics = {"device": "cpu", "dtype": "float32", "threads": 1}
+    parts = (
+        PartFacts(
+            part.name,
+            tuple(facts(next(part.cells(suite.seeds[0], [], False, False, numerics)).as_dict())),
+            tuple(registry.canonical("attack", each) for each in part.attacks),
+        )
+        for part in suite.scenes
+    )
+    rules = suite.ranking
+    baselines = ["no attack"]
+    if suite.placebo:
+        baselines.append("placebo (the attack without its payload)")
+    baselines += [f"attacked, {registry.canonical('defense', each)}" for each in suite.defenses]
+    general = [
+        ("Seeds", ranges(suite.seeds)),
+        ("Baselines", "; ".join(baselines)),
+        ("Replayed", f"{', '.join(suite.replayed)} (on the undefended pools)" if suite.replayed else ""),
+        ("Utility", "every defense also runs without an attack" if suite.utility else ""),
+        ("An attack counts", f"if its mean harm is at least {rules.least_harm:g}"),
+        ("Modified", "; ".join(suite.modified)),
+    ]
+    shown = tuple((name, value) for name, value in general if value)
+    return SuiteFacts(suite.title, " ".join(suite.about.split()), suite.superseded, shown, tuple(parts))

@@ -1,0 +1,111 @@
+"""Guests are forks of a process that knows of no other guest.
+
+The sandbox's worker (`thiefbench.tasks._sandbox_worker`) forks itself for every program and keeps a list of those that
+run. A fork has all of its parent's memory: a guest that reads it, by the frames of its own stack or byte by byte, would
+see how many guests there were and are, and as verification starts them in a fixed order, which cell it is in. So here
+the worker hands each program over to a second process, the nursery, which keeps nothing:
+
+    worker     has the list; receives programs, watches them, reports how they ended
+    nursery    a fork of the worker from before the first program; for every program it forks a messenger
+    messenger  forks the guest, tells the worker its number and ends, so that the guest becomes the worker's child
+    guest      has the nursery's memory
+
+The nursery never learns a guest's number, closes the files that it passed on, and so is the same before every program.
+Of the messengers' numbers, which it does learn, a few more are used up at random.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from thiefbench.tasks import _sandbox_jail as jail
+from thiefbench.tasks._sandbox_worker import JOB, _Job, _Worker
+
+_NUMBER = struct.Struct("<q")
+_READY = b"\0"
+_SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER (prctl(2)): orphans among its descendants become its children."""
+_PAUSE = 2e-4
+"""Seconds between two looks at whether the messenger has ended."""
+
+
+class Nursery(_Worker):
+    """As `_Worker`, whose arguments it takes; programs are started by another process."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        own_memory: int,
+        seal: Callable[[], None],
+        roles: Mapping[str, Callable[..., None]],
+    ) -> None:
+        super().__init__(control, own_memory, seal, roles)
+        jail._prctl(_SUBREAPER, 1)
+        self._nursery, orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        worker = os.getpid()
+        if not os.fork():
+            try:
+                self._serve_worker(orders, worker)
+            finally:  # an exception must never return to the worker's loop
+                os._exit(1)
+        orders.close()
+
+    def _take(self) -> bool:
+        """Start the next program; False if the caller has closed the socket or the nursery has ended."""
+        message, files, _, _ = socket.recv_fds(self._control, JOB.size, 8)
+        if not message:
+            return False
+        leash, *others = files
+        deadline = time.monotonic() + JOB.unpack(message)[0]
+        socket.send_fds(self._nursery, [message], others)
+        for file in others:
+            os.close(file)
+        number, ready = self._nursery.recv(_NUMBER.size), self._nursery.recv(1)
+        if len(number) != _NUMBER.size or ready != _READY:
+            return False
+        (process,) = _NUMBER.unpack(number)
+        job = _Job(process, os.pidfd_open(process), socket.socket(fileno=leash), deadline)
+        self._by_handle[job.handle] = self._by_leash[job.leash.fileno()] = job
+        for file in (job.handle, job.leash.fileno()):
+            self._poll.register(file, select.POLLIN)
+        return True
+
+    def _serve_worker(self, orders: socket.socket, worker: int) -> NoReturn:
+        """The nursery: start programs until the worker ends."""
+        jail.die_with_parent()
+        self._control.close()
+        self._nursery.close()
+        while os.getppid() == worker:
+            self._start_next(orders, worker)  # its variables go with it
+        os._exit(0)
+
+    def _start_next(self, orders: socket.socket, worker: int) -> None:
+        message, files, _, _ = socket.recv_fds(orders, JOB.size, 8)
+        if not message:
+            os._exit(0)
+        _use_up_numbers()
+        if not os.fork():
+            if guest := os.fork():
+                orders.send(_NUMBER.pack(guest))
+                os._exit(0)
+            while os.getppid() != worker:  # until the messenger has ended: the guest dies with its parent
+                time.sleep(_PAUSE)
+            seconds, memory = JOB.unpack(message)
+            self._become(files, worker, seconds, self._own_memory + memory)
+        os.wait()
+        for file in files:
+            os.close(file)
+        orders.send(_READY)
+
+
+def _use_up_numbers() -> None:
+    for _ in range(os.urandom(1)[0] % 4):
+        if not os.fork():
+            os._exit(0)
+        os.wait()
