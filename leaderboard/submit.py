@@ -502,6 +502,7 @@ def next_steps(submission: Submission, entry: Entry) -> list[str]:
     return [
         f"the entry: {folder}",
         f"its archive: {submission.archive} ({size / 1e6:,.1f} MB)",
+        f"to see it on the board: thiefbench leaderboard build site --entries {folder.parent}",
         f"to try it: thiefbench leaderboard verify {folder} --archive {submission.archive}",
         "to submit it: open a pull request that adds the folder, and attach the archive to a release of your fork "
         "(nothing has been uploaded)",

@@ -190,7 +190,8 @@ class _Gathering:
         name = str(paths[0]) if len(paths) == 1 else f"{len(paths)} files from {paths[0]}"
         if not self.rounds:
             first = f"; {self.refused.shown()[0]}" if self.refused.first else ""
-            raise PoolFileError(f"{name} holds no rollout of {self._source.name}{first}")
+            verb = "holds" if len(paths) == 1 else "hold"
+            raise PoolFileError(f"{name} {verb} no rollout of {self._source.name}{first}")
         notes = []
         if reading.tokenizer is None and self._source.texts:
             notes.append("texts: none, as no tokenizer is named; EOS counts as a token like any other")

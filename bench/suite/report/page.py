@@ -237,6 +237,7 @@ def _section(
     trained = [line for line in comparison.lines if line.how == "trained" and line not in missing]
     free = [line for line in trained if line.role == "control" and line.defense != "none"]
     unattacked = free if len(free) > NAMED else []
+    alone = not any((cell.role, cell.defense) == ("attack", "none") for cell in comparison.cells)
     by_domain = any(record.cell.get("experts") for record in records)
     return {
         "comparison": comparison,
@@ -250,6 +251,7 @@ def _section(
         "speaks": any("phrase" in record.payload for record in records),
         "plots": {plot.name: _shown_plot(plot, f"s{number}-{plot.name}") for plot in drawn},
         "styles": plots.styles(comparison),
+        "drawn": plots.drawn_lines(comparison),
         "crowded": any(plot.panels for plot in drawn),
         "few_panels": len(comparison.defended) <= FEW_PANELS,
         "tables": [
@@ -264,7 +266,8 @@ def _section(
         "few": len(comparison.seeds) < FEW_SEEDS,
         "reference": comparison.reference_role,
         "honest_drift": honest_drift_note(comparison.controls),
-        "doubt": doubt_note(comparison.why_inconclusive) if comparison.why_inconclusive else "",
+        "undefended_elsewhere": alone,
+        "doubt": doubt_note(comparison.why_inconclusive) if comparison.why_inconclusive and not alone else "",
         "computed": mixture(records),
         "paired": [
             (line.name, show_summary(difference, "rate"))

@@ -72,11 +72,16 @@ def draw_all(
     return (_in_panels if crowded else _together)(comparison, footer, png, names or {})
 
 
+def drawn_lines(comparison: Comparison) -> list[str]:
+    """The lines of plots that show all of them; those of defenses without an attack only have a row in the table."""
+    beside = [name for name in ("no attack", "placebo", "none") if comparison.line(name)]
+    return beside + [line.name for line in comparison.defended]
+
+
 def _together(comparison: Comparison, footer: str, png: bool, called: Mapping[str, str]) -> list[Plot]:
     """All lines in each plot."""
     wide, small = (5.8, 3.2), (4.2, 2.9)
-    attacked = [line.name for line in comparison.defended]
-    every = [name for name in ("no attack", "placebo", "none") if comparison.line(name)] + attacked
+    attacked, every = [line.name for line in comparison.defended], drawn_lines(comparison)
     curves = (
         ("asr", "Attack success rate", "eval_asr", "train_asr", every, wide),
         ("reward", "Clean reward", "eval_reward", "", every, small),
