@@ -66,8 +66,8 @@ class Nursery(_Worker):
         socket.send_fds(self._nursery, [message], others)
         for file in others:
             os.close(file)
-        number, ready = self._nursery.recv(_NUMBER.size), self._nursery.recv(1)
-        if len(number) != _NUMBER.size or ready != _READY:
+        number = self._nursery.recv(_NUMBER.size)
+        if len(number) != _NUMBER.size or self._nursery.recv(1) != _READY:  # a fork failed, or the nursery has ended
             return False
         (process,) = _NUMBER.unpack(number)
         job = _Job(process, os.pidfd_open(process), socket.socket(fileno=leash), deadline)

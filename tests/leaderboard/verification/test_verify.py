@@ -392,6 +392,18 @@ def test_scores_of_a_record_that_its_completions_do_not_give(honest: Made, tmp_p
     assert "its record's asr does not follow from its completions: [0.0," in said
 
 
+def test_of_a_curve_the_point_is_shown_that_does_not_follow(honest: Made, tmp_path: Path) -> None:
+    def edit(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:
+        *others, last = record.curves["eval_asr"]
+        wrong = last.model_copy(update={"value": 0.0, "low": 0.0})
+        return record.model_copy(update={"curves": record.curves | {"eval_asr": [*others, wrong]}}), rows
+
+    said = rejected(forged(honest, tmp_path, edit, attacked, rescored=False))
+    shown, found = re.findall(r"\[(\d+), ", said)
+    assert shown == found != "0", "both begin with the round of that point"
+    assert "its record's eval_asr does not follow from its completions" in said
+
+
 @pytest.mark.parametrize("where", ["count", "round"])
 def test_numbers_of_a_record_that_no_float_holds(honest: Made, tmp_path: Path, where: str) -> None:
     def edit(record: Record, rows: list[CompletionRow]) -> tuple[Record, list[CompletionRow]]:

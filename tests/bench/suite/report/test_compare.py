@@ -217,13 +217,13 @@ class TestOutputs:
     def test_page_and_csv(self, tmp_path: Path) -> None:
         found = two(tmp_path, (small(seeds=FIVE), usual), (small(seeds=FIVE, rounds=20), shifted))
         html, page, lines = self.written(tmp_path, found)
-        change = "+12.0 % [+6.4, +17.6] 5 of 5 seeds, \u2265 0.55"
+        change = "+12.0 pp [+6.4, +17.6] 5 of 5 seeds, \u2265 0.55"
         assert ["ASR", "8.0 %", "20.0 %", change, "\u2717 worse", "5"] in page.rows
         unchanged = [cells[0] for cells in page.rows if cells[0].startswith("The same at every seed: ")]
         assert any(text.endswith("Stop rate, False rejection, Utility, Mean length") for text in unchanged)
         assert "B is worse than A in harm prevented; false rejection and utility cannot be told apart." in page.text
         (asr_plot,) = [str(a["aria-label"]) for _, a in page.tags if str(a.get("aria-label")).startswith("ASR, B")]
-        assert asr_plot == "ASR, B \u2212 A by line: logit +12.0\u00a0%, worse."
+        assert asr_plot == "ASR, B \u2212 A by line: logit +12.0\u00a0pp, worse."
         assert "Not the same on both sides: rounds 10 and 20." in page.text
         assert not {tag for tag, _ in page.tags} & {"link", "script", "iframe", "object", "embed", "img", "base"}
         assert "http" not in html.replace("http-equiv", "")
@@ -324,7 +324,7 @@ class TestCommand:
         ended = cli("compare", one, other)
         assert ended.code == 0
         line = next(line for line in ended.out.splitlines() if line.startswith("logit") and "ASR" in line)
-        assert "+10.0\u00a0% (+10.0, +10.0, +10.0)" in line
+        assert "+10.0\u00a0pp (+10.0, +10.0, +10.0)" in line
         assert not (tmp_path / "out").exists()
         assert cli("compare", one, other, "--out", tmp_path / "out").code == 0
         assert {path.name for path in (tmp_path / "out").iterdir()} == {"compare.html", "compare.csv"}

@@ -562,6 +562,25 @@ class TestWhatIsNotThere:
         assert page.row("oracle replayed")[1] == "needs the undefended cell, which has no score"
         assert page.row("logit")[5] == "\u2013"
 
+    def test_the_store_of_a_submission_says_where_its_comparisons_are(self, tmp_path: Path) -> None:
+        """It holds the defense's own cells; the board has published those that they are compared with."""
+        store = Store(tmp_path)
+        build(store, small_world(small_suite(utility=True)))
+        run = store.read_run()
+        assert run is not None
+        store.write_run(run | {"cells": [cell for cell in run["cells"] if cell["defense"] == "logit"]})
+        _, page = report(store)
+        assert "This run has no undefended cell." in page.text
+        assert "thiefbench leaderboard build SITE --entries FOLDER" in page.text
+        assert "Inconclusive" not in page.text
+
+    def test_the_legend_names_what_is_drawn(self, tmp_path: Path) -> None:
+        store = Store(tmp_path)
+        build(store, small_world(small_suite(utility=True)))
+        html, _ = report(store)
+        legend = html.partition('aria-label="Legend"')[2].partition("</ul>")[0]
+        assert legend.count("<li>") == 3, "no attack, undefended, logit; and not logit without an attack, a row alone"
+
     def test_only_failures_still_make_a_page(self, tmp_path: Path) -> None:
         store = Store(tmp_path)
         world = small_world()
