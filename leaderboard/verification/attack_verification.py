@@ -51,7 +51,7 @@ from thiefbench.leaderboard.verification.drawing import FOUND, chance_of_finding
 from thiefbench.leaderboard.verification.expectation import MARGIN, close, expected, headline, prevented
 from thiefbench.leaderboard.verification.questions import Questions, Tell, each_cell
 from thiefbench.leaderboard.verification.reexecution import DisagreesError, Watch, cell_difference
-from thiefbench.leaderboard.verification.rerunning import surroundings_apart, temporary_folder
+from thiefbench.leaderboard.verification.rerunning import sandbox_note, surroundings_apart, temporary_folder
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
     SubmittedCell,
@@ -164,6 +164,7 @@ class _Verifier(Questions):
         if lacking:
             self.reasons[:0] = [one_line(reason, 1000) for reason in lacking]
             return "rescored"
+        self.reasons += sandbox_note(manifest.attack)
         return "re-executed"
 
     def _failed(self) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from thiefbench import provenance
+from thiefbench import provenance, registry
 from thiefbench.attacks.base import Attack
 from thiefbench.averaging.exchange import ExchangeRow
 from thiefbench.console import waiting_for
@@ -22,6 +22,7 @@ from thiefbench.suite.execution.cell_identity import RegistryFactory, failed_rec
 from thiefbench.suite.execution.cell_run import Progress, run_cell
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ANSWER_KEY, ROWS, BrokenRecordError, Record, Store, identify
+from thiefbench.tasks.sandbox import backend
 
 temporary_folder = partial(TemporaryDirectory, prefix="thiefbench-verify-")
 """For what a verification needs while it runs."""
@@ -31,6 +32,17 @@ SURROUNDINGS = (
 """The parts of a record's provenance that must be equal for bits to be promised equal."""
 MOST_SAID = 60
 """Letters of a name or version that are shown; a record may come from a stranger."""
+
+
+def sandbox_note(spec: str) -> list[str]:
+    """What a reader should know of the sandbox in which code was run again: a sentence if it came in a file and the
+    sandbox is the weaker one, else nothing."""
+    if backend() != "landlock" or not any(registry.classes_in(spec)):
+        return []
+    return [
+        "its code ran in the sandbox by Landlock, which does not hide names, sizes and times of files from it; where "
+        "the kernel allows user namespaces, it sees none"
+    ]
 
 
 @dataclass

@@ -73,7 +73,12 @@ from thiefbench.leaderboard.verification.reexecution import (
     try_fresh,
     unconfirmed,
 )
-from thiefbench.leaderboard.verification.rerunning import IsolatedFactory, surroundings_apart, temporary_folder
+from thiefbench.leaderboard.verification.rerunning import (
+    IsolatedFactory,
+    sandbox_note,
+    surroundings_apart,
+    temporary_folder,
+)
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
     SubmittedCell,
@@ -282,6 +287,7 @@ class _Verifier(Questions):
             )
             here = f"; here are {', '.join(self._apart)}" if self._apart else ""
             self.reasons.append(one_line(reason + here, 1000))
+        self.reasons += sandbox_note(self.entry.manifest.defense)
         return "re-executed"
 
     def _of(

@@ -49,7 +49,7 @@ from thiefbench.leaderboard.manifest import Manifest
 from thiefbench.leaderboard.verification import judging_again, reexecution
 from thiefbench.leaderboard.verification import verify as verify_module
 from thiefbench.leaderboard.verification.held_out import HeldOut
-from thiefbench.leaderboard.verification.rerunning import surroundings_apart
+from thiefbench.leaderboard.verification.rerunning import sandbox_note, surroundings_apart
 from thiefbench.leaderboard.verification.verdict import (
     Rerun,
     Verification,
@@ -402,6 +402,15 @@ def test_of_a_curve_the_point_is_shown_that_does_not_follow(honest: Made, tmp_pa
     shown, found = re.findall(r"\[(\d+), ", said)
     assert shown == found != "0", "both begin with the round of that point"
     assert "its record's eval_asr does not follow from its completions" in said
+
+
+def test_a_verdict_says_where_a_stranger_s_code_could_see_file_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("thiefbench.leaderboard.verification.rerunning.backend", lambda: "landlock")
+    (said,) = sandbox_note("defense/mine.py:Mine")
+    assert said.startswith("its code ran in the sandbox by Landlock")
+    assert sandbox_note("guard") == [], "what comes with the package is no stranger's"
+    monkeypatch.setattr("thiefbench.leaderboard.verification.rerunning.backend", lambda: "namespaces")
+    assert sandbox_note("defense/mine.py:Mine") == []
 
 
 @pytest.mark.parametrize("where", ["count", "round"])
