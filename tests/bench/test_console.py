@@ -85,13 +85,14 @@ def test_a_program_that_no_name_finds_is_named_with_its_path(
     assert typed() == f"{begins} run 'a b'"
 
 
-def test_a_stop_names_the_command_to_continue(capsys: pytest.CaptureFixture[str]) -> None:
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["kill", "the terminal was closed"])
+def test_a_stop_names_the_command_to_continue(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(number)
     with pytest.raises(typer.Exit), stoppable():
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         time.sleep(5)  # not reached, or only its beginning
     assert "Stopped; all finished work is kept. To continue: thiefbench" in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -103,14 +104,8 @@ def test_a_full_disk_is_not_said_to_have_kept_what_it_has_not(kept: bool, capsys
     assert (said in capsys.readouterr().err) is not kept
 
 
-def test_the_end_of_the_terminal_stops_a_command_like_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
-    before = signal.getsignal(signal.SIGHUP)
-    with pytest.raises(typer.Exit), stoppable():
-        os.kill(os.getpid(), signal.SIGHUP)
-        time.sleep(5)  # not reached, or only its beginning
-    assert "Stopped; all finished work is kept." in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGHUP) == before
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+def test_under_nohup_the_end_of_the_terminal_stops_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with stoppable():
             os.kill(os.getpid(), signal.SIGHUP)
