@@ -283,6 +283,7 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
     from thiefbench.tasks import _sandbox_jail, _sandbox_worker
 
     _sandbox_jail.system_call_filter = partial(_nameless, _sandbox_jail.system_call_filter)
+    _sandbox_jail._pivot = partial(_from_any_number, _sandbox_jail._pivot)
     sys.modules["_sandbox_jail"] = _sandbox_jail  # the name by which the worker imports it
     _sandbox_worker._Worker = Nursery  # type: ignore[misc]  # the class by which it serves
     serving = serve if setup["guest"] is None else importlib.import_module(setup["guest"]).serve
@@ -307,6 +308,7 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
         np.random.seed()
         serving(spec, most, *files)
 
+    _load([*_sandbox_jail._library(), *map(Path, setup["readable"])])
     os.chdir("/")  # Landlock forbids no path to be looked for, and this one tells nothing
     _sandbox_worker.main(backend, [Path(path) for path in setup["readable"]], {setup["kind"]: live})
 
@@ -317,6 +319,13 @@ _RETURNS_ZERO = 0x00050000
 _TIMED = ("clock_gettime", "clock_getres", "clock_nanosleep")
 _CLOCKS = range(8)
 """Clocks of the system and of the caller itself, from CLOCK_REALTIME to CLOCK_BOOTTIME (linux/time.h)."""
+_FUTEX = (0, 1, 3, 4, 5, 9, 10)
+"""FUTEX_WAIT, WAKE, REQUEUE, CMP_REQUEUE, WAKE_OP, WAIT_BITSET and WAKE_BITSET (futex(2)), of one process alone. Locks
+with priority inheritance would write the caller's number into its memory, and say which other ones there are."""
+_PRIVATE, _REAL_TIME = 128, 256
+_ADVICE = (0, 1, 2, 4, 8, 14, 15)
+"""MADV_NORMAL, RANDOM, SEQUENTIAL, DONTNEED, FREE, HUGEPAGE and NOHUGEPAGE (madvise(2)), which allocators use. Others
+load pages of a file into memory that all guests share, or drop them: what is there would be a message to the next."""
 _TELLING = ("sysinfo", "readlink", "readlinkat")
 """Tell how many processes the machine has and, of a link in /proc, the caller's own number."""
 
@@ -336,6 +345,9 @@ def _nameless(filter_of: Callable[[str], list[Instruction]], machine: str) -> li
     denied = (jail._RETURN, 0, 0, jail._DENY)
     narrowed = {name: [(jail._RETURN, 0, 0, _RETURNS_ZERO)] for name in _UNNUMBERED}
     narrowed |= {name: [*jail._allow_values(0, _CLOCKS), denied] for name in _TIMED}
+    private = [number | _PRIVATE | clock for number in _FUTEX for clock in (0, _REAL_TIME)]
+    narrowed["futex"] = [*jail._allow_values(1, private), denied]
+    narrowed["madvise"] = [*jail._allow_values(2, _ADVICE), denied]
     narrowed |= {name: [denied] for name in _TELLING}
     rules: list[Instruction] = []
     for name, rule in narrowed.items():
@@ -343,6 +355,40 @@ def _nameless(filter_of: Callable[[str], list[Instruction]], machine: str) -> li
             continue
         rules += [(jail._JUMP_IF_EQUAL, 0, len(rule), numbers[name]), *rule]
     return [*program[:loaded], *rules, *program[loaded:]]
+
+
+def _load(paths: Sequence[Path]) -> None:
+    """Ask the kernel to hold the files that guests can read in memory, as far as it has room.
+
+    Whether a page of a file is there can be found out, and reading brings it there: a message to later guests, if it
+    was not there before.
+    """
+    for path in paths:
+        files = (
+            [path] if path.is_file() else (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+        )
+        for file in files:
+            with suppress(OSError):
+                opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(opened)
+
+
+_LAST_NUMBER = Path("/proc/sys/kernel/ns_last_pid")
+_MOST_NUMBERS = Path("/proc/sys/kernel/pid_max")
+
+
+def _from_any_number(pivot: Callable[[Sequence[Path]], None], readable: Sequence[Path]) -> None:
+    """Number the processes of this jail from a random number on, and go on to change its root.
+
+    The C library keeps a process's number in memory that the guest can read, and this number must not say how many
+    guests there were before. A kernel without checkpoints has no such file (pid_namespaces(7)).
+    """
+    with suppress(OSError, ValueError):
+        _LAST_NUMBER.write_text(str(random.SystemRandom().randrange(300, int(_MOST_NUMBERS.read_text()) // 2)))
+    pivot(readable)
 
 
 class _Readable(PathFinder):

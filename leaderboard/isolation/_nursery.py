@@ -7,11 +7,12 @@ the worker hands each program over to a second process, the nursery, which keeps
 
     worker     has the list; receives programs, watches them, reports how they ended
     nursery    a fork of the worker from before the first program; for every program it forks a messenger
-    messenger  forks the guest, tells the worker its number and ends, so that the guest becomes the worker's child
+    messenger  receives the program, forks the guest, tells the worker its number and ends, so that the guest becomes
+               the worker's child
     guest      has the nursery's memory
 
-The nursery never learns a guest's number, closes the files that it passed on, and so is the same before every program.
-Of the messengers' numbers, which it does learn, a few more are used up at random.
+The nursery receives nothing and never learns a guest's number, so it is the same before every program. Of the
+messengers' numbers, which it does learn, a few more are used up at random.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ from thiefbench.tasks._sandbox_worker import JOB, _Job, _Worker
 
 _NUMBER = struct.Struct("<q")
 _READY = b"\0"
+_OVER = 3
+"""How a messenger ends that received nothing, as the worker has ended."""
+_LONGEST = 30.0
+"""Seconds until a nursery that does not answer counts as lost, and the worker ends."""
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER (prctl(2)): orphans among its descendants become its children."""
 _PAUSE = 2e-4
@@ -55,6 +60,7 @@ class Nursery(_Worker):
             finally:  # an exception must never return to the worker's loop
                 os._exit(1)
         orders.close()
+        self._nursery.settimeout(_LONGEST)
 
     def _take(self) -> bool:
         """Start the next program; False if the caller has closed the socket or the nursery has ended."""
@@ -66,8 +72,11 @@ class Nursery(_Worker):
         socket.send_fds(self._nursery, [message], others)
         for file in others:
             os.close(file)
-        number = self._nursery.recv(_NUMBER.size)
-        if len(number) != _NUMBER.size or self._nursery.recv(1) != _READY:  # a fork failed, or the nursery has ended
+        try:
+            number = self._nursery.recv(_NUMBER.size)
+            if len(number) != _NUMBER.size or self._nursery.recv(1) != _READY:
+                return False  # a fork failed, or the nursery has ended
+        except TimeoutError:
             return False
         (process,) = _NUMBER.unpack(number)
         job = _Job(process, os.pidfd_open(process), socket.socket(fileno=leash), deadline)
@@ -81,27 +90,31 @@ class Nursery(_Worker):
         jail.die_with_parent()
         self._control.close()
         self._nursery.close()
-        while os.getppid() == worker:
-            self._start_next(orders, worker)  # its variables go with it
+        waiting = select.poll()
+        waiting.register(orders, select.POLLIN)
+        while waiting.poll() and self._start_next(orders, worker):
+            orders.send(_READY)
         os._exit(0)
 
-    def _start_next(self, orders: socket.socket, worker: int) -> None:
-        message, files, _, _ = socket.recv_fds(orders, JOB.size, 8)
-        if not message:
-            os._exit(0)
+    def _start_next(self, orders: socket.socket, worker: int) -> bool:
+        """Let a messenger take the next program; it alone receives something. False if the worker has ended."""
         _use_up_numbers()
         if not os.fork():
+            messenger = os.getpid()
+            message, files, _, _ = socket.recv_fds(orders, JOB.size, 8)
+            if not message:
+                os._exit(_OVER)
             if guest := os.fork():
                 orders.send(_NUMBER.pack(guest))
                 os._exit(0)
-            while os.getppid() != worker:  # until the messenger has ended: the guest dies with its parent
+            while os.getppid() == messenger:
                 time.sleep(_PAUSE)
+            if os.getppid() != worker:  # it has ended meanwhile
+                os._exit(1)
+            del messenger
             seconds, memory = JOB.unpack(message)
             self._become(files, worker, seconds, self._own_memory + memory)
-        os.wait()
-        for file in files:
-            os.close(file)
-        orders.send(_READY)
+        return os.waitstatus_to_exitcode(os.wait()[1]) != _OVER
 
 
 def _use_up_numbers() -> None:
