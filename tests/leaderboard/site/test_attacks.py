@@ -101,7 +101,7 @@ def test_the_heading_says_which_submitted_attack_breaks_the_first(tmp_path: Path
     attacked(tmp_path, both[0], left=0.5, suite=STANDARD, slug="again", name="Breaker")
     assert page().count("The submitted attack \u201cBreaker\u201d breaks \u201cA\u201d.") == 2, "two of one name"
     attacked(tmp_path, *both, left=0.6, suite=STANDARD)
-    assert "The submitted attack \u201cBreaker\u201d breaks both in first place." in page()
+    assert "The submitted attack \u201cBreaker\u201d breaks both defenses in first place." in page()
 
 
 def test_an_attack_without_its_suite_s_defenses_is_not_dropped_silently(tmp_path: Path) -> None:
