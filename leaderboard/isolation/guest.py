@@ -31,7 +31,7 @@ from thiefbench.leaderboard.isolation.sandbox_paths import (
 from thiefbench.leaderboard.isolation.wire import Malformed
 from thiefbench.provenance import CAPABILITY
 from thiefbench.sources import is_of_package, source_files
-from thiefbench.tasks.sandbox import backend
+from thiefbench.tasks.sandbox import SandboxUnavailable, backend
 from thiefbench.tasks.sandbox_session import DeadlineExceeded, Host, Session, SessionEnded
 
 _MAKING = "making it"
@@ -39,6 +39,8 @@ _REFUSED = ("RuntimeError: can't start new thread", "PermissionError: [Errno 1] 
 """How errors begin in a guest that starts a thread or a process, or opens a socket."""
 _REFUSED_TO_LIBRARIES = ("Thread creation failed", "pthread_create")
 """What libraries print that end the process where they cannot start a thread."""
+_WORKER_DIED = "the sandbox's worker died"
+"""What a session says whose worker has ended (`thiefbench.tasks.sandbox_session`)."""
 _NO_THREADS = "a submission starts no threads and no processes, and opens no connections"
 LONGEST_NAME = 200
 """Characters of a guest's name."""
@@ -164,6 +166,11 @@ class Guest:
         except FrameError as error:
             self._fail(f"sent {error} (in {what})")
         except SessionEnded as ended:
+            if ended.result.error == _WORKER_DIED:  # that is no fault of the guest
+                self.close()
+                raise SandboxUnavailable(
+                    f"{_WORKER_DIED}, as by too little memory; run the same command again"
+                ) from None
             self._fail(self._ended(what, ended))
 
     def _ended(self, what: str, ended: SessionEnded) -> str:

@@ -268,6 +268,19 @@ def test_labels_and_the_host_are_nowhere_to_be_found(jail: str, tmp_path: Path) 
         assert verdicts[0].reason == "", "no file, no process, no variable, no memory tells"
 
 
+def test_a_worker_that_dies_is_no_fault_of_its_guest(jail: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from thiefbench.defenses.base import ACCEPT, Defense\nclass Mine(Defense):\n    name = 'mine'\n"
+        "    def inspect(self, view):\n        return [ACCEPT] * len(view.completions)\n"
+    )
+    guest = Isolated(f"{tmp_path / 'mine.py'}:Mine")  # in a worker of its own
+    guest.inspect(view())
+    guest._host._worker.process.kill()
+    with pytest.raises(SandboxUnavailable, match=r"the sandbox's worker died.*; run the same command again"):
+        for _ in range(1000):  # the kernel takes a moment to end the guest with its worker
+            guest.inspect(view())
+
+
 def test_a_guest_s_memory_tells_nothing_of_other_guests(jail: str) -> None:
     """Verification starts guests in a fixed order, so whoever can count them knows which cell it is in."""
     spec = f"{FILE}:LooksBack"
