@@ -112,9 +112,7 @@ def _docstring(plugin: type) -> tuple[dict[str, str], tuple[str, ...]]:
         pieces = _ARGUMENT.split(body)[1:]
         for names, words in zip(pieces[::2], pieces[1::2], strict=True):
             described |= dict.fromkeys(names.split(", "), " ".join(words.split()))
-    prose = re.split(r"^(?:Args|Attributes|Raises|Returns|Yields|Examples?):\n", text, maxsplit=1, flags=re.MULTILINE)[
-        0
-    ]
+    prose = _SECTION.split(text, maxsplit=1)[0]
     paragraphs = re.split(r"\n\n|\n(?=(?:[-*]|\d+\.) )", prose)
     return described, tuple(filter(None, (" ".join(each.split()) for each in paragraphs)))
 
