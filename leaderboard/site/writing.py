@@ -122,7 +122,10 @@ def _attack(suite: SuiteBoard, judged: JudgedAttack, shown: Mapping[str, Any]) -
         broke = row is not None and any(each is judged for each, _ in broken_by(row.judged, suite.attacks))
         worst = row.row.place.worst if row else None
         took = worst is not None and result.prevented is not None and worst.summary.mean - result.prevented.mean
-        verdict = f"takes {took:z.2f} more than the suite's attacks" if took and took > BROKEN else "it holds"
+        good = result.prevented is not None and result.prevented.mean >= suite.suite.ranking.good
+        verdict = "it holds" if good else "no worse than under the suite's attacks"
+        if took and took > BROKEN:
+            verdict = f"takes {took:z.2f} more than the suite's attacks"
         if took and took > BROKEN and row is not None and holds_back(row.judged, result):
             verdict = "it does less harm under the defense than the suite's attacks, so it breaks nothing"
         if broke and row is not None:

@@ -240,6 +240,15 @@ def test_one_attack_on_two_defenses(tmp_path: Path) -> None:
     assert "it holds" in page
 
 
+def test_a_defense_that_prevents_nothing_anyway_does_not_hold(tmp_path: Path) -> None:
+    mine = listed(tmp_path, share=0.0)
+    attacked(tmp_path, mine, left=0.8)
+    write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
+    page = (tmp_path / "site/entries/breaker.html").read_text()
+    assert "no worse than under the suite&#39;s attacks" in page
+    assert "it holds" not in page
+
+
 def test_pages_escape_what_strangers_wrote(tmp_path: Path) -> None:
     attacked(tmp_path, listed(tmp_path), left=0.8)
     write_site(tmp_path / "site", tmp_path / "entries", tmp_path / "verified")
