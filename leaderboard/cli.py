@@ -126,7 +126,7 @@ def check(
         out.print(f"{escaped(defense)} keeps these rules, but {escaped(why)}; check it with --suite {fitting} too")
     else:
         lets_through = any(finding.question == POISON_STOPPED and finding.status == "warning" for finding in findings)
-        but = ", but there is an attack of which it stops none" if lets_through else ""
+        but = ", but see what it does not stop" if lets_through else ""
         out.print(f"{escaped(defense)} may be submitted{but}")
     raise typer.Exit(FAILED if failed else DONE)
 

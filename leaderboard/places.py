@@ -15,6 +15,8 @@ from thiefbench.writable import check_store, unwritable
 
 _ENTRIES: Final = Path("leaderboard/entries")
 """Where a checkout has its entries."""
+FOLDER_OF_ONE: Final = f"the folder of one, such as {_ENTRIES}/guard-on-trial in a checkout of the repository"
+"""What to name, for messages."""
 _OF_STORE: Final = ("cells", "checks", "drawn", "listed", "shared", "submissions")
 """Folders of a store that hold its own files."""
 _BEGINS: Final = (b"cells/", b"weights/")
@@ -33,10 +35,7 @@ def entry_folder(named: Path) -> Path:
         return of_checkout
     known = [each.name for each in _ENTRIES.glob("*") if each.is_dir()]
     hint = f"{nearest(named.name, known)}name" if known else "name"
-    raise EntryError(
-        f"there is no entry {named}; {hint} the folder of one, such as leaderboard/entries/guard-on-trial in a "
-        "checkout of the repository"
-    )
+    raise EntryError(f"there is no entry {named}; {hint} {FOLDER_OF_ONE}")
 
 
 def check_folder(folder: Path, store: Path) -> None:

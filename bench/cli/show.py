@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -199,14 +199,15 @@ def show(
     """Show what an attack, defense or task does, its arguments, needs and source; or what a suite holds."""
     from thiefbench import registry
 
-    if spec is None and (kind in registry.names(SUITE) or kind.endswith((".yaml", ".yml"))):
-        _show_suite(kind, as_json)
-    elif spec is not None and _kind_named(kind, [SUITE]):
+    if spec is None:
+        if kind in registry.names(SUITE) or kind.endswith((".yaml", ".yml")):
+            _show_suite(kind, as_json)
+        else:
+            _show(_kind_of(kind), kind, as_json)
+    elif (shown := _checked_kind(kind, (*SHOWABLE, SUITE))) == SUITE:
         _show_suite(spec, as_json)
-    elif spec is None:
-        _show(_kind_of(kind), kind, as_json)
     else:
-        _show(_checked_kind(kind, SHOWABLE), spec, as_json)
+        _show(shown, spec, as_json)
 
 
 def _show(kind: str, spec: str, as_json: bool) -> None:
@@ -260,16 +261,16 @@ def _show_suite(name: str, as_json: bool) -> None:
     for paragraph in filter(None, (shown.superseded and f"Superseded. {shown.superseded}", shown.about)):
         out.print(Text(printable(paragraph)))
     out.print()
-    _print_pairs(shown.general)
+    _print_pairs(shown.general.items())
     for part in shown.parts:
         out.print()
         if part.name:
             out.print(Text(printable(part.name), style="bold"))
-        _print_pairs([*part.swarm, *zip(["Attacks", *[""] * len(part.attacks)], part.attacks, strict=False)])
+        _print_pairs([*part.swarm.items(), *zip(["Attacks", *[""] * len(part.attacks)], part.attacks, strict=False)])
     out.print(f"\ncells and time: thiefbench run {escaped(name)} --plan", soft_wrap=True)
 
 
-def _print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+def _print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     """Names and values in two columns; on a terminal a longer value goes on below itself."""
     for name, value in pairs:
         print_hanging(out, f"{escaped(name):18}", escaped(value))

@@ -41,7 +41,7 @@ from thiefbench.leaderboard.isolation.staging import Staged, restage, stage
 from thiefbench.leaderboard.made_with import machine, submitted, versions
 from thiefbench.leaderboard.manifest import MANIFEST, SCORES, Numerics, SuiteName
 from thiefbench.leaderboard.names import wrong_names
-from thiefbench.leaderboard.places import check_archive, check_folder
+from thiefbench.leaderboard.places import FOLDER_OF_ONE, check_archive, check_folder
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.submit import Credits
 from thiefbench.loading import names_module
@@ -395,10 +395,7 @@ def _listed(folder: Path, shared: Path) -> Entry:
     if is_attack_entry(folder):
         raise EntryError(f"{folder} is an attack's entry; name the entry of the defense that you attack")
     if not (folder / MANIFEST).is_file():
-        raise EntryError(
-            f"there is no entry of a defense in {folder}; name the folder of one, such as "
-            "leaderboard/entries/guard-on-trial in a checkout of the repository"
-        )
+        raise EntryError(f"there is no entry of a defense in {folder}; name {FOLDER_OF_ONE}")
     entry = read_entry(folder, shared)
     check_target(entry)
     return entry

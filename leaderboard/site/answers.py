@@ -81,9 +81,8 @@ def breaks_first(firsts: Sequence[BoardRow], attacks: Sequence[JudgedAttack]) ->
     for attack_name, names in ((called[slug], names) for slug, names in broken.items()):
         whom = ", ".join(names)
         if len(names) == len(firsts):
-            whom = {1: "it", 2: "both defenses in first place"}.get(
-                len(firsts), f"all {len(firsts)} defenses in first place"
-            )
+            every = "both" if len(firsts) == 2 else f"all {len(firsts)}"
+            whom = "it" if len(firsts) == 1 else f"{every} defenses in first place"
         sentences.append(f"The submitted attack \u201c{attack_name}\u201d breaks {whom}.")
     return " ".join(sentences)
 

@@ -500,8 +500,10 @@ class _Verifier(Questions):
         reference = self.entry.manifest.reference
         submitted = measured.against(self.entry.cells, part, slug, suite.ranking, reference)
         none, beside, own = records["attack", ""], records[reference, ""], records["attack", slug]
-        with closing(isolated_attack(factory.spec)) as attack:
-            result = prevented(attack, own, none, beside) if own.status == "ok" else None
+        result = None
+        if own.status == "ok":
+            with closing(isolated_attack(factory.spec)) as attack:
+                result = prevented(attack, own, none, beside)
         if submitted.prevented is None or result is None:
             self.inconclusive += 1
             return []

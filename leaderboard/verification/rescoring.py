@@ -406,12 +406,10 @@ def _check_scores(record: Record, table: pa.Table, beside: Beside = NOTHING_BESI
             if len(recorded_numbers) != len(computed_numbers) or not all(
                 map(_close, recorded_numbers, computed_numbers)
             ):
-                said, found = (
-                    _from_first_apart(numbers, recorded_numbers, computed_numbers)
-                    for numbers in (recorded_numbers, computed_numbers)
-                )
+                apart = _first_apart(recorded_numbers, computed_numbers)
                 raise InconsistentError(
-                    f"its record's {each} does not follow from its completions: {_difference(said, found)}"
+                    f"its record's {each} does not follow from its completions: "
+                    f"{_difference(recorded_numbers[apart], computed_numbers[apart])}"
                 )
 
 
@@ -421,14 +419,12 @@ def _numbers(value: Score | Sequence[Point]) -> list[float | None]:
     return [number for point in value for number in (point.round, point.value, point.low, point.high)]
 
 
-def _from_first_apart(
-    numbers: list[float | None], one: list[float | None], other: list[float | None]
-) -> list[float | None]:
-    """The score or the point, four numbers, in which two lists of them first differ; empty where a list is over."""
+def _first_apart(one: Sequence[float | None], other: Sequence[float | None]) -> slice:
+    """Where the first score or point stands, four numbers, in which two lists of them differ or one is over."""
     pairs = zip(one, other, strict=False)
     place = next((place for place, pair in enumerate(pairs) if not _close(*pair)), min(len(one), len(other)))
     begin = place - place % 4
-    return numbers[begin : begin + 4]
+    return slice(begin, begin + 4)
 
 
 def _close(one: float | None, other: float | None, tolerance: float = _CLOSE) -> bool:

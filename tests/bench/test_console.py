@@ -104,11 +104,13 @@ def test_a_full_disk_is_not_said_to_have_kept_what_it_has_not(kept: bool, capsys
     assert (said in capsys.readouterr().err) is not kept
 
 
-def test_under_nohup_the_end_of_the_terminal_stops_nothing() -> None:
+def test_under_nohup_the_end_of_the_terminal_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with stoppable():
             os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert capsys.readouterr().err == ""
     finally:
         signal.signal(signal.SIGHUP, before)
 

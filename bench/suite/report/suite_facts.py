@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,12 +18,12 @@ class PartFacts:
 
     Attributes:
         name: its name; empty if the suite has only one.
-        swarm: what its swarms are like, as pairs of a name and a value.
+        swarm: what its swarms are like, by name.
         attacks: spec strings.
     """
 
     name: str
-    swarm: tuple[tuple[str, str], ...]
+    swarm: Mapping[str, str]
     attacks: tuple[str, ...]
 
 
@@ -34,23 +35,19 @@ class SuiteFacts:
         title: its name and version.
         about: its purpose.
         superseded: which suite to use instead, and why; empty for a current one.
-        general: what holds for all parts, as pairs of a name and a value.
+        general: what holds for all parts, by name.
         parts: see `PartFacts`.
     """
 
     title: str
     about: str
     superseded: str
-    general: tuple[tuple[str, str], ...]
+    general: Mapping[str, str]
     parts: tuple[PartFacts, ...]
 
     def as_data(self) -> dict[str, Any]:
         """As plain data."""
-        data = asdict(self)
-        for each in (data, *data["parts"]):
-            for pairs in {"general", "swarm"} & each.keys():
-                each[pairs] = dict(each[pairs])
-        return data
+        return asdict(self)
 
 
 def suite_facts(suite: Suite) -> SuiteFacts:
@@ -63,7 +60,7 @@ def suite_facts(suite: Suite) -> SuiteFacts:
     parts = (
         PartFacts(
             part.name,
-            tuple(facts(next(part.cells(suite.seeds[0], [], False, False, numerics)).as_dict())),
+            dict(facts(next(part.cells(suite.seeds[0], [], False, False, numerics)).as_dict())),
             tuple(registry.canonical("attack", each) for each in part.attacks),
         )
         for part in suite.scenes
@@ -73,13 +70,13 @@ def suite_facts(suite: Suite) -> SuiteFacts:
     if suite.placebo:
         baselines.append("placebo (the attack without its payload)")
     baselines += [f"attacked, {registry.canonical('defense', each)}" for each in suite.defenses]
-    general = [
-        ("Seeds", ranges(suite.seeds)),
-        ("Baselines", "; ".join(baselines)),
-        ("Replayed", f"{', '.join(suite.replayed)} (on the undefended pools)" if suite.replayed else ""),
-        ("Utility", "every defense also runs without an attack" if suite.utility else ""),
-        ("An attack counts", f"if its mean harm is at least {rules.least_harm:g}"),
-        ("Modified", "; ".join(suite.modified)),
-    ]
-    shown = tuple((name, value) for name, value in general if value)
+    general = {
+        "Seeds": ranges(suite.seeds),
+        "Baselines": "; ".join(baselines),
+        "Replayed": f"{', '.join(suite.replayed)} (on the undefended pools)" if suite.replayed else "",
+        "Utility": "every defense also runs without an attack" if suite.utility else "",
+        "An attack counts": f"if its mean harm is at least {rules.least_harm:g}",
+        "Modified": "; ".join(suite.modified),
+    }
+    shown = {name: value for name, value in general.items() if value}
     return SuiteFacts(suite.title, " ".join(suite.about.split()), suite.superseded, shown, tuple(parts))

@@ -668,7 +668,7 @@ def on_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("spec", "code", "said"),
     [
-        ("none", 0, "none may be submitted, but there is an attack of which it stops none"),
+        ("none", 0, "none may be submitted, but see what it does not stop"),
         ("logit", 0, "logit may be submitted\n"),
         ("reject_all", 1, "FAILED  honest work gets through: rejects 32 of 32 honest"),
     ],
