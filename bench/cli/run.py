@@ -233,8 +233,9 @@ def run(
             print_run_plan(out, ahead, gap or GAPS)
         return
     # A plan does without these, which load matplotlib.
+    from thiefbench.suite.execution.first_rounds import FirstRoundError
     from thiefbench.suite.report.run_table import print_results, results_as_data, rows_of_run
-    from thiefbench.suite.report.terminal import print_failures
+    from thiefbench.suite.report.terminal import print_failures, print_frames
     from thiefbench.writable import check_store
 
     check_store(results.root)
@@ -243,8 +244,12 @@ def run(
         try:
             with cell_executor as ready, watch(err, ready.places) as listener:
                 records = run_suite(
-                    chosen, cells, results, listener, executor=ready, share=not no_share, shared_gb=shared_gb
-                )
+                    chosen, cells, results, listener, executor=ready, share=not no_share, shared_gb=shared_gb,
+                    try_first=execution.in_this_process,
+                )  # fmt: skip
+        except FirstRoundError as error:
+            print_frames(err, error.traceback if traceback else error.own_frames)
+            raise
         finally:
             if hidden := _not_shown(results, earlier):
                 err.print(escaped(hidden), soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -12,11 +13,13 @@ from thiefbench.defenses.anchors import Oracle
 from thiefbench.defenses.base import Defense
 from thiefbench.defenses.stages.honest_stages import HonestStages
 from thiefbench.engine_revision import engine_revision
+from thiefbench.errors import UserError
 from thiefbench.judges import judge_identity
 from thiefbench.package_meaning import averaging_digest, experts_digest, package_digest, pipeline_digest
 from thiefbench.reward_judges import reward_judge_identity
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import ROWS_VERSION, Record, identify
+from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.torch_settings import torch_settings_kept
 from thiefbench.zoo.models import weights_fingerprint
 
@@ -158,6 +161,16 @@ def failed_record(spec: CellSpec, what: dict[str, Any], error: BaseException) ->
         | {"finished": provenance.now()}
         | user_frames.kept(error),
     )
+
+
+def ends_run(error: BaseException) -> bool:
+    """Whether an error meets every cell: a mistake of the user, or a disk that cannot be written.
+
+    Any other is recorded as the cell's failure. So is a missing sandbox: cells that need none can still be run.
+    """
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+    return isinstance(error, UserError) and not isinstance(error, SandboxUnavailable)
 
 
 def identified(what: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,6 @@ from thiefbench import registry, trust
 from thiefbench.averaging.compatibility import check_kind
 from thiefbench.engine.compatibility import check_requirements, drawn
 from thiefbench.engine.model.policy import check_directory
-from thiefbench.errors import UserError
 from thiefbench.judges import check_judge
 from thiefbench.limits import SHARED_GB
 from thiefbench.locks import LockedError
@@ -26,10 +24,11 @@ from thiefbench.reward_judges import check_reward_judge
 from thiefbench.suite.estimates.eta import RunOutline
 from thiefbench.suite.estimates.measured import measured_here
 from thiefbench.suite.execution.aggregations import check_aggregation
-from thiefbench.suite.execution.cell_identity import Identities, failed_record, other_threads
+from thiefbench.suite.execution.cell_identity import Identities, ends_run, failed_record, other_threads
 from thiefbench.suite.execution.cell_run import ALONE, CellRuntime, keep_weights_of, run_cell
 from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.execution.executors import Executor, Ledger
+from thiefbench.suite.execution.first_rounds import play_first_rounds
 from thiefbench.suite.execution.jobs import CellListener, Job, Listener, Stopping
 from thiefbench.suite.execution.stage_checks import check_stage_check
 from thiefbench.suite.execution.workers import WorkerPool
@@ -40,7 +39,6 @@ from thiefbench.suite.store.arithmetic import computed_here, reuse_note
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, identify, rounds_taken
 from thiefbench.suite.store.runs import described
 from thiefbench.task_answers import check_task
-from thiefbench.tasks.sandbox import SandboxUnavailable
 from thiefbench.torch_settings import torch_settings_kept
 from thiefbench.user_frames import one_sentence
 from thiefbench.zoo.models import resolve
@@ -85,6 +83,7 @@ def run_suite(
     executor: Executor | None = None,
     share: bool = True,
     shared_gb: float = SHARED_GB,
+    try_first: bool = False,
 ) -> list[Record]:
     """Run the missing cells of a suite.
 
@@ -100,11 +99,13 @@ def run_suite(
         executor: what runs the cells instead, such as a `thiefbench.suite.execution.ray_executor.RayExecutor`.
         share: let cells take over rounds of finished ones; see `thiefbench.suite.execution.sharing.shared_rounds`.
         shared_gb: the most space for weights that cells share, in 10^9 bytes.
+        try_first: play a first round with code of the user's own before anything is trained (`play_first_rounds`).
 
     Returns:
         The records of all cells, in order.
 
     Raises:
+        FirstRoundError: with `try_first`, code of the user's own fails in its first round.
         KeyboardInterrupt: stopped by the user; the same call resumes.
         OSError: the disk is full or the store cannot be written.
         UsageError: torch is told to use vector instructions that this processor lacks.
@@ -112,6 +113,8 @@ def run_suite(
     """
     check_capability()
     jobs = jobs_of(suite, cells, store, retry_failed, share, shared_gb)
+    if try_first:
+        play_first_rounds(jobs.values(), listener.note)
     if remember:
         store.write_run(run_of(suite, jobs))
     records = {spec: intact(job) for spec, job in jobs.items()}
@@ -300,21 +303,11 @@ def _run(job: Job, listener: CellListener, stop: Stopping, runtime: CellRuntime)
             listener.note(f"{error}; set aside as {directory.set_aside().name}, starting the cell again")
             return go()
     except (Exception, SystemExit) as error:  # a defense that exits must not end the run as if all went well
-        if _ends_run(error):
+        if ends_run(error):
             raise
         record = failed_record(spec, job.identity, error)
         directory.write(record)
         return record
-
-
-def _ends_run(error: BaseException) -> bool:
-    """Whether an error meets every cell: a mistake of the user, or a disk that cannot be written.
-
-    Any other is recorded as the cell's failure. So is a missing sandbox: cells that need none can still be run.
-    """
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
-    return isinstance(error, UserError) and not isinstance(error, SandboxUnavailable)
 
 
 def _keep_missing_weights(job: Job, record: Record, listener: CellListener, stop: Stopping) -> None:

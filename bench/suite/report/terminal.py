@@ -44,10 +44,15 @@ def print_failures(out: Console, records: Sequence[Record], whole: bool = False)
         out.print(
             f"[bold]{escaped(first['attack'])} x {escaped(first['defense'])}, seed {first['seed']}{others}[/bold]"
         )
-        for line in lines.splitlines():
-            out.print(escaped(line))
+        print_frames(out, lines)
         if not whole:
             out.print(escaped(alike[0].error))
+
+
+def print_frames(out: Console, lines: str) -> None:
+    """Print where an error was raised, as Python shows it."""
+    for line in lines.splitlines():
+        out.print(escaped(line))
 
 
 def print_matrix(out: Console, matrix: Matrix) -> None:

@@ -604,6 +604,22 @@ def test_what_overrides_nothing_labels_nothing(cli: Cli, file: Path, tmp_path: P
     assert "modified" not in ended.err
 
 
+def test_a_mistake_in_a_defense_shows_before_anything_is_trained(cli: Cli, file: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from thiefbench.defenses.base import Defense\n\nclass Own(Defense):\n    name = 'own'\n\n"
+        "    def inspect(self, view):\n        return view.completions[0].txt\n"
+    )
+    command = ("run", file, "--store", tmp_path / "s", "--threads", "1", "--defense", f"{own}:Own")
+    ended = cli(*command)
+    assert ended.code == 2
+    assert "\n    return view.completions[0].txt\n" in ended.err, "where in the user's code"
+    assert "swarm.py" not in ended.err
+    assert "Own failed, so nothing was trained: AttributeError" in " ".join(ended.err.split())
+    assert not (tmp_path / "s" / "cells").exists()
+    assert "swarm.py" in cli(*command, "--traceback").err
+
+
 def test_a_failed_cell_exits_with_1(cli: Cli, file: Path, tmp_path: Path) -> None:
     ended = cli("run", file, "--store", tmp_path / "s", "--threads", "1", "--defense", f"{PLUGINS}:Raises")
     assert ended.code == 1
