@@ -93,9 +93,7 @@ def _tried(of: Suite, store: Path) -> list[str]:
 def test_a_mistake_shows_before_anything_is_trained(
     own: Path, tmp_path: Path, played: list[tuple[str, int]], defense: str, why: str
 ) -> None:
-    with pytest.raises(
-        FirstRoundError, match=rf"with .*{defense} failed, so nothing was trained: {why}"
-    ):
+    with pytest.raises(FirstRoundError, match=rf"with .*{defense} failed, so nothing was trained: {why}"):
         run(suite("none", f"{own}:Odd", f"{own}:{defense}"), tmp_path / "store", try_first=True)
     assert played == [("attack", 1)] * 3, "with the suite's own task, with Odd, and with the one that fails"
     assert not (tmp_path / "store").exists()
