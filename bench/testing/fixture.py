@@ -15,6 +15,7 @@ import pytest
 from thiefbench import registry
 from thiefbench.defenses.base import Defense
 from thiefbench.suite.analysis.replay import ReplayError
+from thiefbench.suite.execution.first_rounds import FirstRoundError
 from thiefbench.suite.scenario import Suite
 from thiefbench.testing.bounds import MisuseError
 from thiefbench.testing.recorded import names, replay
@@ -50,7 +51,7 @@ class ThiefBench:
             defense: an instance, a class made without arguments, or a spec string.
 
         Raises:
-            MisuseError: the test has no marker, the defense has no spec string, or its cell failed.
+            MisuseError: the test has no marker, the defense has no spec string, or its code failed.
         """
         if not self._marked:
             raise MisuseError(
@@ -61,7 +62,10 @@ class ThiefBench:
         suite = replace(self._suite or self._swarms(), defenses=tuple(dict.fromkeys(("none", spec))))
         with self._trusted(spec):
             cells = self._runs.cells(suite)
-            self._runs.run(suite, cells)
+            try:
+                self._runs.run(suite, cells, try_first=True)
+            except FirstRoundError as error:
+                raise MisuseError(str(error)) from None
             (comparison,) = self._runs.comparisons(suite, cells)
         line = next(line for line in comparison.lines if (line.role, line.defense) == ("attack", spec))
         result = TrainedResult(comparison, line, suite.title, self._command(*options(self._item.config)))

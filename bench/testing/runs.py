@@ -40,8 +40,8 @@ class Runs:
         """All cells of a suite, as this session runs them."""
         return suite.cells("cpu", "float32", self.threads)
 
-    def run(self, suite: Suite, cells: Sequence[CellSpec]) -> None:
-        """Run those of some cells of a suite that are missing.
+    def run(self, suite: Suite, cells: Sequence[CellSpec], try_first: bool = False) -> None:
+        """Run those of some cells of a suite that are missing; for `try_first` see `run_suite`.
 
         Raises:
             KeyboardInterrupt: stopped by the user; the store keeps all finished work.
@@ -54,7 +54,7 @@ class Runs:
             listener = _TerminalListener(watching, self.tell)
             for some, retry in ((known, False), (fresh, True)):
                 if some:
-                    run_suite(suite, some, self.store, listener, retry_failed=retry, remember=False)
+                    run_suite(suite, some, self.store, listener, retry, remember=False, try_first=try_first)
         self.tried |= set(fresh)
 
     def comparisons(self, suite: Suite, cells: Sequence[CellSpec]) -> list[Comparison]:

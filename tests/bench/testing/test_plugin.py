@@ -46,6 +46,10 @@ class Broken(Leaky):
     def inspect(self, view):
         raise RuntimeError("it gives up")
 
+class Tired(Broken):
+    def inspect(self, view):
+        return super().inspect(view) if view.round > 1 else [ACCEPT] * len(view.completions)
+
 class Slow(Leaky):
     def inspect(self, view):
         with Path("rounds").open("a") as file:
@@ -199,7 +203,8 @@ def test_the_printed_command_works_where_pytest_was_called(
         (None, "run(Leaky)", 'a marker names; write @pytest.mark.thiefbench(attack="text") above the test'),
         ("", "run(3)", "3 is not a defense; pass an instance or a subclass"),
         ("", "run('leeky')", "there is no defense named 'leeky'"),
-        ("", "run(Broken)", " at seed 0 failed: RuntimeError: it gives up"),
+        ("", "run(Broken)", "so nothing was trained: RuntimeError: it gives up (my_filters.py, line "),
+        ("", "run(Tired)", " at seed 0 failed: RuntimeError: it gives up (my_filters.py, line "),
         ("", "replay(Leaky).asr", "asr is about what models learn, which recorded rounds cannot say"),
         ("", "replay(Leaky).utility", "use thiefbench.run(defense=...) instead of thiefbench.replay"),
         ("(attack='subliminal')", "replay(Leaky)", "subliminal"),
