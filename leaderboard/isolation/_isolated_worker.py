@@ -280,10 +280,11 @@ def main(backend: str, setup: Mapping[str, Any]) -> None:
         importlib.import_module(name)
     from thiefbench import registry
     from thiefbench.leaderboard.isolation._nursery import Nursery
+    from thiefbench.leaderboard.isolation._own_folders import pivot
     from thiefbench.tasks import _sandbox_jail, _sandbox_worker
 
     _sandbox_jail.system_call_filter = partial(_nameless, _sandbox_jail.system_call_filter)
-    _sandbox_jail._pivot = partial(_from_any_number, _sandbox_jail._pivot)
+    _sandbox_jail._pivot = partial(_from_any_number, pivot)
     sys.modules["_sandbox_jail"] = _sandbox_jail  # the name by which the worker imports it
     _sandbox_worker._Worker = Nursery  # type: ignore[misc]  # the class by which it serves
     serving = serve if setup["guest"] is None else importlib.import_module(setup["guest"]).serve

@@ -232,6 +232,7 @@ def _checked(data: Any, offered: PoolCompletion, most: int) -> Verdict:
         raise Malformed(f"a reason of {received}; a reason must be text of at most {most} characters")
     if not _is_whole(reason):
         raise Malformed("a reason with half a character (a lone surrogate), which no table holds")
+    score = None if score is None else float(score)  # of whole numbers, tables hold only some
     if weights is None:
         return Verdict(action, score, None, reason)
     if not isinstance(weights, list) or len(weights) != offered.length:

@@ -46,12 +46,13 @@ from thiefbench.leaderboard.isolation.sandbox_paths import files
 from thiefbench.leaderboard.made_with import COST, wrong_statement
 from thiefbench.leaderboard.published import PublishedError
 from thiefbench.leaderboard.rows import suite_named
+from thiefbench.leaderboard.verification.attack_consistency import outcomes_apart, rounds_alike, submissions_apart
 from thiefbench.leaderboard.verification.attack_costs import check_costs
 from thiefbench.leaderboard.verification.drawing import FOUND, chance_of_finding, comparisons_needed, drawn
 from thiefbench.leaderboard.verification.expectation import MARGIN, close, expected, headline, prevented
 from thiefbench.leaderboard.verification.questions import Questions, Tell, each_cell
 from thiefbench.leaderboard.verification.reexecution import DisagreesError, Watch, cell_difference
-from thiefbench.leaderboard.verification.rerunning import sandbox_note, surroundings_apart, temporary_folder
+from thiefbench.leaderboard.verification.rerunning import surroundings_apart, temporary_folder, weaker_sandbox
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
     SubmittedCell,
@@ -115,6 +116,10 @@ class _Verifier(Questions):
     other_errors: list[str] = field(default_factory=list)  # of defenses that failed again, and otherwise
     again: dict[str, Record] = field(default_factory=dict)  # what cells left here, by their ids in the entry
 
+    def __post_init__(self) -> None:
+        # An attack that knew how many cells were run before would still not know which one it is in.
+        self.order = generator(secret_seed(self.options.secret, "order"))
+
     def _verdict(self) -> Verdict:
         entry, options, manifest = self.entry, self.options, self.entry.manifest
         with self._question("the suite is a released one"):
@@ -159,12 +164,12 @@ class _Verifier(Questions):
                 lacking += self._try_fresh(cells, suite, store, factory, guarded)
             else:
                 lacking.append("it was not tried at a fresh seed")
+            lacking += weaker_sandbox(manifest.attack)
             isolated.close()
         self.reasons += [*self._about_bits(), *self._failed()]
         if lacking:
             self.reasons[:0] = [one_line(reason, 1000) for reason in lacking]
             return "rescored"
-        self.reasons += sandbox_note(manifest.attack)
         return "re-executed"
 
     def _failed(self) -> list[str]:
@@ -292,10 +297,38 @@ class _Verifier(Questions):
 
             each_cell(submitted, rescore)
             details.append(f"{sum(rewards):,} rewards and outcomes computed again in {len(rewards)} cells")
+        with self._question("equal completions have equal outcomes, and equal views equal submissions") as details:
+            details.append(f"{self._compared(cells, records, archive):,} pairs of cells")
         with self._question("the completions that its page shows are in the archive"):
             if self.entry.examples != examples(self.entry.cells, records, archive):
                 raise InconsistentError("the entry shows other completions than the archive holds")
         return records
+
+    def _compared(self, cells: Sequence[Wanted], records: dict[str, Record], archive: Store) -> int:
+        """Compare the cells of each part and seed, as `attack_consistency` says; returns in how many pairs of cells
+        submissions were.
+
+        Raises:
+            InconsistentError: they contradict each other.
+        """
+        pairs = 0
+        for part, seed in dict.fromkeys((each.part, each.spec.seed) for each in cells):
+            here = [
+                (each, records[cell.cell_id])
+                for each, cell in zip(cells, self.entry.cells, strict=True)
+                if (each.part, each.spec.seed) == (part, seed) and cell.status == "ok"
+            ]
+            tables = [archive.cell(record.cell_id).read_rows() for _, record in here]
+            where = f"{part + ', ' if part else ''}seed {seed}"
+            if wrong := outcomes_apart(tables):
+                raise InconsistentError(f"{where}: {wrong}")
+            alone = next(at for at, (each, _) in enumerate(here) if each.spec.role == "attack" and not each.target)
+            for at, (each, record) in enumerate(here):
+                if each.target and (rounds := rounds_alike(self.entry.manifest.threat, here[alone][1], record)):
+                    pairs += 1
+                    if wrong := submissions_apart(tables[alone], tables[at], rounds):
+                        raise InconsistentError(f"{where}, {each.target.slug}: {wrong}")
+        return pairs
 
     def _judged_again(self, cells: Sequence[Wanted], records: dict[str, Record], archive: Store, spec: str) -> None:
         """Ask for outcomes again, in one process that is shown the completions of all cells, mixed."""
@@ -340,12 +373,17 @@ class _Verifier(Questions):
         again = drawn(groups, needed if options.reruns is None else options.reruns, rng)
         for part, seed in again:
             with self._question(f"run again: {part + ', ' if part else ''}seed {seed}") as details:
-                reruns: list[Rerun] = []
+                group = [
+                    (each, cell)
+                    for each, cell in zip(cells, self.entry.cells, strict=True)
+                    if (each.part, each.spec.seed) == (part, seed)
+                ]
+                made: dict[int, Rerun] = {}
                 try:
-                    for each, cell in zip(cells, self.entry.cells, strict=True):
-                        if (each.part, each.spec.seed) == (part, seed):
-                            reruns.append(self._again(each, cell, records, archive, store, factory, guarded, bits))
+                    for place in self.order.sample(range(len(group)), len(group)):
+                        made[place] = self._again(*group[place], records, archive, store, factory, guarded, bits)
                 finally:
+                    reruns = [made[place] for place in sorted(made)]
                     self.reruns += reruns
                 if not bits:
                     self._check_prevented(part, seed, cells, records, factory)
@@ -443,7 +481,8 @@ class _Verifier(Questions):
                 here = replace(suite, seeds=(seed,))
                 records: dict[tuple[str, str], Record] = {}
                 fresh: list[AttackCell] = []
-                for each in wanted(here, (part,), manifest.attack, manifest.targets, manifest.numerics):
+                due = wanted(here, (part,), manifest.attack, manifest.targets, manifest.numerics)
+                for each in self.order.sample(due, len(due)):
                     target = guarded[each.target.slug] if each.target else None
                     slug = each.target.slug if each.target else ""
                     label = f"{each.spec.role} against {slug}" if slug else each.spec.role

@@ -16,6 +16,7 @@ re-executed either.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -67,6 +68,7 @@ class VerificationRun:
         archive, store: where the submitted cells' files are, and where those of cells that are run here go.
         submitted: records of all submitted cells that have scores.
         watch: receives the progress of each cell.
+        order: draws the order in which cells run, keyed by what the submitter does not know.
         device, threads: in place of those of the submitted cells; None keeps them.
     """
 
@@ -75,6 +77,7 @@ class VerificationRun:
     store: Store
     submitted: Results
     watch: Watch
+    order: random.Random
     device: str | None = None
     threads: int | None = None
 
@@ -125,7 +128,8 @@ class _Again:
 
 
 def rerun(cells: Sequence[SubmittedCell], verification_run: VerificationRun, deterministic: bool) -> list[Rerun]:
-    """Run the cells of a comparison again: the defense's own first, then those that they are measured against.
+    """Run the cells of a comparison again, in any order: a defense that knew how long its worker has run, or how many
+    guests there were before, would still not know which cell it is in.
 
     Published cells are not run again: they are the board's, and no word in them is the submitter's. Where equal bits
     are not promised, a result is measured against the published cells, and against the others as they came out here,
@@ -139,12 +143,11 @@ def rerun(cells: Sequence[SubmittedCell], verification_run: VerificationRun, det
     Raises:
         DisagreesError: a result differs from the submitted one.
     """
-    order = get_args(Kind)
     played: list[_Again] = []
     reruns: list[Rerun] = []
     published = {cell_of(cell): cell.record for cell in cells if cell.published}
     brought = [cell for cell in cells if not cell.published]
-    for submitted in sorted(brought, key=lambda cell: (order.index(kind_of(cell)), cell.spec.role)):
+    for submitted in verification_run.order.sample(brought, len(brought)):
         again = _again(submitted, verification_run, deterministic)
         played.append(again)
         if again.bits:
@@ -160,7 +163,7 @@ def rerun(cells: Sequence[SubmittedCell], verification_run: VerificationRun, det
         if not again.bits:
             reruns.append(_compared(again, beside, verification_run.submitted))
             _refuse_what_no_spread_explains(again, reruns, verification_run.submitted)
-    return reruns
+    return sorted(reruns, key=lambda each: (get_args(Kind).index(each.kind or "own"), each.role))
 
 
 def kind_of(cell: SubmittedCell) -> Kind:
@@ -324,7 +327,7 @@ def try_fresh(trials: Sequence[HeldOutTrial], defense: str, verification_run: Ve
         if (trial.part.name, trial.seed) in known:  # without an attack, the attack changes nothing
             cells = [(cell, spec) for cell, spec in cells if (cell.role, cell.defense) != ("control", defense)]
         known.add((trial.part.name, trial.seed))
-        for cell, spec in cells:
+        for cell, spec in verification_run.order.sample(cells, len(cells)):
             label = f"fresh {number} of {len(trials)}: {_role(cell)}"
             beside.records[cell] = _scored(verification_run, spec, label, what)
         made.held_out += len(cells) if trial.held_out else 0

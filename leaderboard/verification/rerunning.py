@@ -34,14 +34,18 @@ MOST_SAID = 60
 """Letters of a name or version that are shown; a record may come from a stranger."""
 
 
-def sandbox_note(spec: str) -> list[str]:
-    """What a reader should know of the sandbox in which code was run again: a sentence if it came in a file and the
-    sandbox is the weaker one, else nothing."""
+def weaker_sandbox(spec: str) -> list[str]:
+    """Why running code again here shows too little: a sentence if it came in a file and this machine's sandbox is the
+    one by Landlock, else nothing.
+
+    There, a guest sees which processes the machine has and how many files they have open, and the kernel keeps what it
+    looks for. So it may find out which cell it is in, and act otherwise in each.
+    """
     if backend() != "landlock" or not any(registry.classes_in(spec)):
         return []
     return [
-        "its code ran in the sandbox by Landlock, which does not hide names, sizes and times of files from it; where "
-        "the kernel allows user namespaces, it sees none"
+        "its code ran in the sandbox by Landlock, which lets it find out which cell it is in; only where the kernel "
+        "allows user namespaces does running cells again show that its results are true"
     ]
 
 

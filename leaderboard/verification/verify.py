@@ -31,7 +31,7 @@ from typing import Final
 
 from thiefbench import provenance
 from thiefbench.defenses.base import Defense
-from thiefbench.engine.keys import new_secret
+from thiefbench.engine.keys import generator, new_secret, secret_seed
 from thiefbench.engine_revision import engine_revision
 from thiefbench.leaderboard.checking.check import QUESTIONS, Subject
 from thiefbench.leaderboard.checking.check_rule import QUESTIONS as RULE_QUESTIONS
@@ -75,9 +75,9 @@ from thiefbench.leaderboard.verification.reexecution import (
 )
 from thiefbench.leaderboard.verification.rerunning import (
     IsolatedFactory,
-    sandbox_note,
     surroundings_apart,
     temporary_folder,
+    weaker_sandbox,
 )
 from thiefbench.leaderboard.verification.rescoring import (
     InconsistentError,
@@ -263,8 +263,9 @@ class _Verifier(Questions):
             self.ran = True
             own_store = Store(options.store or Path(cells_made))  # beside whose cells no guest's file lies
             submitted = Results(suite.placebo, {cell_of(c): c.record for c in cells if c.record.status == "ok"})
+            order = generator(secret_seed(options.secret, "order"))
             verification_run = VerificationRun(
-                guest, archive, own_store, submitted, self.watch, options.device, options.threads
+                guest, archive, own_store, submitted, self.watch, order, options.device, options.threads
             )
             lacking = self._run_again(cells, verification_run, {each.scores.cell_id for each in other})
             if any(each.scores.status == "error" for each in other):  # there is nothing to run again
@@ -273,7 +274,7 @@ class _Verifier(Questions):
             if options.tries:
                 self._try_fresh(suite, verification_run)
         self.reasons += self._about_other(other, run_again=True)
-        lacking += self._lacking_trials()
+        lacking += [*self._lacking_trials(), *weaker_sandbox(self.entry.manifest.defense)]
         if lacking:
             self.reasons[:0] = [one_line(reason, 1000) for reason in lacking]
             return "rescored"
@@ -287,7 +288,6 @@ class _Verifier(Questions):
             )
             here = f"; here are {', '.join(self._apart)}" if self._apart else ""
             self.reasons.append(one_line(reason + here, 1000))
-        self.reasons += sandbox_note(self.entry.manifest.defense)
         return "re-executed"
 
     def _of(

@@ -18,6 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
+from thiefbench import defenses
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Verdict
 
 
@@ -71,6 +74,20 @@ class LooksBack(Defense):
         names = " ".join(each for each in seen if isinstance(each, str))
         said = f"{names} {hashlib.sha256(json.dumps(seen).encode()).hexdigest()}"
         return [Verdict("accept", float(programs), None, said)] * len(view.completions)
+
+
+class Strolls(Defense):
+    """Says on which devices the folders lie that it can walk through, and how many files it can read there."""
+
+    name: ClassVar[str] = "strolls"
+
+    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
+        devices, files = {Path("/").stat().st_dev}, 0
+        for path in {*sys.path, *(package.__path__[0] for package in (np, defenses))}:
+            for folder, _, names in os.walk(path):
+                devices.add(Path(folder).stat().st_dev)
+                files += len(names)
+        return [Verdict("accept", float(len(devices)), None, str(files))] * len(view.completions)
 
 
 def _numbers(value: object, depth: int) -> object:
@@ -260,6 +277,7 @@ class Answers(Defense):
             "weights great": [Verdict(token_weights=(1e299,) * each.length) for each in view.completions],
             "weights nan": [Verdict(token_weights=(float("nan"),) * each.length) for each in view.completions],
             "weights text": [Verdict(token_weights=("1",) * each.length) for each in view.completions],  # type: ignore[arg-type]
+            "score whole": [Verdict("zero", 2**60 + 1)] * count,
             "huge": [Verdict("zero", reason="x" * (1 << 20))] * count,
         }
         return given[self.what]

@@ -21,6 +21,7 @@ from tests.variants import at_length
 from thiefbench import registry, trust
 from thiefbench.cli import app
 from thiefbench.engine.compatibility import drawn
+from thiefbench.engine.keys import SECRET_BYTES
 from thiefbench.errors import UserError
 from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.attacking import measured
@@ -39,6 +40,7 @@ from thiefbench.leaderboard.verification.attack_verification import TargetError,
 from thiefbench.leaderboard.verification.verdict import Verification, write_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions
 from thiefbench.suite.execution import cell_identity
+from thiefbench.suite.execution.cell_run import Progress
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.records import Store, file_sha256, rows_table, table_rows
 from thiefbench.tasks.sandbox import SandboxUnavailable
@@ -261,6 +263,24 @@ def test_a_true_entry_is_run_again_to_the_bit(hums: Attacked) -> None:
     ]  # fmt: skip
     assert found.fresh_trials == 1
     assert found.key
+
+
+@pytest.mark.slow
+def test_cells_are_run_again_in_an_order_that_nobody_can_know(hums: Attacked, tmp_path: Path) -> None:
+    orders, kinds = set(), set()
+    for secret in (bytes([number]) * SECRET_BYTES for number in range(4)):
+        told: list[str] = []
+
+        def watch(cell: str, told: list[str] = told) -> Progress:
+            told.append(cell)
+            return lambda done, total: None
+
+        options = VerifyOptions(hums.archive, reruns=1, fresh=0, store=tmp_path, secret=secret)
+        found = verify_attack(hums.folder, options, lambda finding: None, watch)
+        orders.add(tuple(told))
+        kinds.add(tuple(each.kind for each in found.reruns))
+    assert len(orders) > 1
+    assert kinds == {("control", "placebo", "undefended", "own")}, "and they are published in that of the entry"
 
 
 @pytest.mark.slow

@@ -297,6 +297,21 @@ def test_a_guest_s_memory_tells_nothing_of_other_guests(jail: str) -> None:
     assert len({each.reason for each in told}) == 1, "and they say the same in the first guest as in the fourth"
 
 
+def test_a_guest_s_folders_end_with_its_sandbox(jail: str) -> None:
+    """The kernel remembers which names were looked for in a folder of the disk, and so would later guests."""
+    if jail != "namespaces":
+        pytest.skip("Landlock hides no folder; what ran in it is not called re-executed")
+    said = Isolated(f"{FILE}:Strolls").inspect(view())[0]
+    assert said.score == 1, "all folders are the sandbox's own"
+    assert int(said.reason) > 500, "and hold the files"
+
+
+def test_a_whole_number_as_score_is_stored_as_any_other(jail: str) -> None:
+    scores = {verdict.score for verdict in Isolated(f"{FILE}:Answers(what='score whole')").inspect(view())}
+    assert scores == {2.0**60}
+    assert {type(score) for score in scores} == {float}
+
+
 def _cut(seen: DefenderView, clean: list[object]) -> dict[str, object]:
     return {"payload": (True,) * len(clean)} if isinstance(seen, LabelledView) else {}
 

@@ -49,7 +49,7 @@ from thiefbench.leaderboard.manifest import Manifest
 from thiefbench.leaderboard.verification import judging_again, reexecution
 from thiefbench.leaderboard.verification import verify as verify_module
 from thiefbench.leaderboard.verification.held_out import HeldOut
-from thiefbench.leaderboard.verification.rerunning import sandbox_note, surroundings_apart
+from thiefbench.leaderboard.verification.rerunning import surroundings_apart, weaker_sandbox
 from thiefbench.leaderboard.verification.verdict import (
     Rerun,
     Verification,
@@ -404,13 +404,14 @@ def test_of_a_curve_the_point_is_shown_that_does_not_follow(honest: Made, tmp_pa
     assert "its record's eval_asr does not follow from its completions" in said
 
 
-def test_a_verdict_says_where_a_stranger_s_code_could_see_file_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_stranger_s_code_did_by_landlock_is_not_called_re_executed(
+    honest: Made, rerun_cells: Path, jail: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("thiefbench.leaderboard.verification.rerunning.backend", lambda: "landlock")
-    (said,) = sandbox_note("defense/mine.py:Mine")
-    assert said.startswith("its code ran in the sandbox by Landlock")
-    assert sandbox_note("guard") == [], "what comes with the package is no stranger's"
-    monkeypatch.setattr("thiefbench.leaderboard.verification.rerunning.backend", lambda: "namespaces")
-    assert sandbox_note("defense/mine.py:Mine") == []
+    found = verified(honest, reruns=None, fresh=1, store=rerun_cells)
+    assert found.verdict == "rescored"
+    assert found.reasons[0].startswith("its code ran in the sandbox by Landlock, which lets it find out which cell")
+    assert weaker_sandbox("guard") == [], "what comes with the package is no stranger's"
 
 
 @pytest.mark.parametrize("where", ["count", "round"])
