@@ -94,8 +94,8 @@ class Guest:
         )
         description = self._exchange(_MAKING, None, [], min(self.caps.making_seconds, self.caps.seconds), None)
         name = description.get("name")
-        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-            self._fail(f"has a name that is not text of 1 to {LONGEST_NAME} characters")
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not wire.is_whole(name):
+            self._fail(f"has a name that is not text of 1 to {LONGEST_NAME} whole characters")
         self.name = name
         return description
 

@@ -214,7 +214,7 @@ def said_in(data: object, actions: Collection[str], longest: int) -> tuple[str, 
         raise Malformed(f"a verdict {shown(action)!r}; it is one of {', '.join(actions)}")
     if score is not None and not (type(score) in (int, float) and _finite(score)):
         raise Malformed("a verdict whose score is no finite number")
-    if not isinstance(reason, str) or len(reason) > longest or not _is_whole(reason):
+    if not isinstance(reason, str) or len(reason) > longest or not is_whole(reason):
         raise Malformed(f"a verdict whose reason is not text of at most {longest} characters")
     return action, None if score is None else float(score), reason
 
@@ -230,7 +230,7 @@ def _checked(data: Any, offered: PoolCompletion, most: int) -> Verdict:
     if not isinstance(reason, str) or len(reason) > most:
         received = f"{len(reason):,} characters" if isinstance(reason, str) else type(reason).__name__
         raise Malformed(f"a reason of {received}; a reason must be text of at most {most} characters")
-    if not _is_whole(reason):
+    if not is_whole(reason):
         raise Malformed("a reason with half a character (a lone surrogate), which no table holds")
     score = None if score is None else float(score)  # of whole numbers, tables hold only some
     if weights is None:
@@ -243,7 +243,7 @@ def _checked(data: Any, offered: PoolCompletion, most: int) -> Verdict:
     return Verdict(action, score, tuple(map(float, weights)), reason)
 
 
-def _is_whole(text: str) -> bool:
+def is_whole(text: str) -> bool:
     """Whether a text has no lone surrogate, so that it can be stored."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
