@@ -61,6 +61,8 @@ def play_first_rounds(jobs: Iterable[Job], note: Callable[[str], None]) -> None:
             raise FirstRoundError(
                 f"the first round with {' and '.join(names)} failed, so nothing was trained: {described(error)}", error
             ) from error
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # the cells' own processes need the memory
         inspects = spec.defense in names and not spec.averaging and not spec.pipeline
         rejected = sum(row.action != "accept" for row in rows)
         what = f": it rejects {rejected:,} of {counted(len(rows), 'completion')}" if inspects else ""
