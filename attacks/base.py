@@ -117,9 +117,11 @@ class Attack(ABC):
 
     @abstractmethod
     def outcome(self, item: Item, completion: Completion, ask: Ask) -> float | None:
-        """How far the attack succeeded on an honest model's completion, usually 0 or 1.
+        """How far the attack succeeded on an honest model's completion: a number from 0 to 1, mostly 0 or 1.
 
-        None if the completion cannot be judged, such as one that never computes 2 + 2.
+        None if the completion cannot be judged, such as one that never computes 2 + 2. Completions may be anything that
+        a model writes, also cut off, repeated or empty. An attack that overrides `harm` may give any finite number, as
+        `dos` gives the number of tokens; anything else ends the cell.
         """
 
     # Optional from here on: override what you need.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -45,6 +46,8 @@ SEEDS, MORE_SEEDS = range(4), range(16)
 ROUNDS = 2
 ANSWERS = 256
 """Answers of an honest swarm on which the outcome is tried."""
+MANGLED = 12
+"""Submissions of which broken copies are judged."""
 RECOGNISED = 0.5
 """Below this mean outcome of the attack's own rewarded submissions there is a warning."""
 _SEED = 0
@@ -261,6 +264,36 @@ def judges_alike(subject: AttackSubject) -> str:
     return f"{len(rows)} completions in another order, under another PYTHONHASHSEED"
 
 
+def judges_what_models_make_of_it(subject: AttackSubject) -> str:
+    """Whether the outcome of what a model may make of its poison is in range, too."""
+    poisoned = [row for row in subject.rounds("attack") if row.payload][:MANGLED]
+    items = {item.id: item for split in subject.task.splits for item in items_of(subject.task, split)}
+    # Those of an attack that asks questions of its own are left out.
+    texts = [(items[row.item_id], text) for row in poisoned if row.item_id in items for text in mangled(row.text)]
+    with closing(isolated_attack(subject.spec)) as attack:
+        judge = drawn(attack, _SEED, subject.swarm_of(subject.recipe), subject.task)
+        ask = TaskRewards(subject.task.with_libraries(judge.libraries()))
+        for item, text in texts:
+            try:
+                judge.outcome(item, Completion((), text, True), ask)
+            except AttackError as error:
+                raise RuleBroken(
+                    f"{error}, on {text[:100]!r}; models repeat, cut and run together what they learn, and one such "
+                    "answer would end a cell"
+                ) from error
+    return f"{len(texts)} texts"
+
+
+def mangled(text: str) -> Iterator[str]:
+    """A text as a model that has begun to learn it may write it: cut, twice, without punctuation, one word alone."""
+    words = text.split()
+    yield text[: len(text) // 2]
+    yield f"{text} {text}"
+    yield "".join(letter for letter in text if letter.isalnum() or letter.isspace())
+    yield " ".join(words[:1] * 40)
+    yield ""
+
+
 def is_quick(subject: AttackSubject) -> str:
     """Its own time in its slowest round."""
     slowest = subject.attack.slowest
@@ -281,6 +314,7 @@ ATTACK_QUESTIONS: Sequence[tuple[str, Callable[[AttackSubject], str]]] = (
     ("its outcome recognises its poison", _recognises_itself),
     ("clean text does not satisfy its outcome", spares_clean_text),
     ("its outcome depends on item and completion alone", judges_alike),
+    ("its outcome takes broken text", judges_what_models_make_of_it),
     ("time", is_quick),
 )
 """Every question with the function that answers it, in the order in which they are asked."""

@@ -41,7 +41,7 @@ def test_an_outcome_that_is_no_share_fails_its_cell(given: str, tmp_path: Path) 
     assert record.status == "error"
     assert record.scores == {}
     said = f"ValueError: the attack given gave the outcome {given}; it must lie between 0 and 1"
-    assert record.error.startswith(said)
+    assert record.error.startswith(f"{said} (on '")
 
 
 @pytest.mark.parametrize("given", ["None", "True", "0", "0.5"])

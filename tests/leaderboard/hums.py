@@ -130,6 +130,13 @@ class Samples(Hums):
         return [(*prefixes[slot.item], *view.policy.encode(self.tune), view.policy.eos) for slot in view.slots]
 
 
+class Counts(Hums):
+    """Counts its tune, which no honest answer and no submission holds twice."""
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
+        return float(completion.text.count(self.tune))
+
+
 class TrueOfAnything(Hums):
     """Succeeds whatever is said."""
 

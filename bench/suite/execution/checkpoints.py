@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 
 from thiefbench.attack_answers import wrong_outcomes
 from thiefbench.averaging.swarm import AveragingSwarm
-from thiefbench.engine.round_record import RoundRecord
+from thiefbench.engine.round_record import CompletionRow, RoundRecord
 from thiefbench.engine.swarm import Swarm
 from thiefbench.pipeline.swarm import PipelineSwarm
 from thiefbench.suite.execution.sharing.shared_rounds import SharedRounds
@@ -42,6 +42,18 @@ def checkpointed(directory: CellDir) -> int:
         return int(read_sealed(directory.checkpoint / "state.json")["done"])
     except (BrokenRecordError, KeyError):
         return 0
+
+
+def wrong_rows(swarm: Swarm, rows: Sequence[CompletionRow]) -> str:
+    """Which reward of the task, or which outcome of the attack, is none, in a sentence; empty if all are."""
+    rewarded = [row.reward for row in rows if swarm.spec.reward == "rule"]
+    rewarded += [row.rule_reward for row in rows if row.rule_reward is not None]
+    if wrong := wrong_rewards(rewarded, len(rewarded)):
+        return f"the task {swarm.task.name} gave {wrong}"
+    for row in rows:
+        if wrong := wrong_outcomes(swarm.attack, [row.outcome]):
+            return f"the attack {swarm.attack.name} gave {wrong} (on {row.text[:100]!r})"
+    return ""
 
 
 @dataclass
@@ -107,13 +119,8 @@ class CellInProgress:
         Raises:
             ValueError: the attack gave outcomes that are none, or the task rewards.
         """
-        by_rule = self.swarm.spec.reward == "rule"
-        rewarded = [row.reward for row in record.rows if by_rule]
-        rewarded += [row.rule_reward for row in record.rows if row.rule_reward is not None]
-        if wrong := wrong_rewards(rewarded, len(rewarded)):
-            raise ValueError(f"the task {self.swarm.task.name} gave {wrong}")
-        if wrong := wrong_outcomes(self.swarm.attack, (row.outcome for row in record.rows)):
-            raise ValueError(f"the attack {self.swarm.attack.name} gave {wrong}")
+        if wrong := wrong_rows(self.swarm, record.rows):
+            raise ValueError(wrong)
         self.pending.append(rows_table(record.rows))
         for phase, value in record.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + value

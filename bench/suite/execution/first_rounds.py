@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from thiefbench.engine.learning.cohort import DivergedError
 from thiefbench.errors import UserError
 from thiefbench.suite.execution.cell_identity import ends_run
 from thiefbench.suite.execution.cell_run import build_swarm
-from thiefbench.suite.execution.checkpoints import checkpointed
+from thiefbench.suite.execution.checkpoints import checkpointed, wrong_rows
 from thiefbench.suite.execution.jobs import Job
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.tasks.sandbox import SandboxUnavailable
@@ -52,7 +53,10 @@ def play_first_rounds(jobs: Iterable[Job], note: Callable[[str], None]) -> None:
     for names, spec in _untried(list(jobs)):
         torch.set_num_threads(spec.threads)
         try:
-            rows = build_swarm(spec, note).round(1).rows
+            swarm, began = build_swarm(spec, note), time.perf_counter()
+            rows = swarm.round(1).rows
+            if wrong := wrong_rows(swarm, rows):
+                raise ValueError(wrong)
         except (SandboxUnavailable, DivergedError):
             continue  # not for this code: the cell will say so
         except (Exception, SystemExit) as error:
@@ -66,7 +70,8 @@ def play_first_rounds(jobs: Iterable[Job], note: Callable[[str], None]) -> None:
         inspects = spec.defense in names and not spec.averaging and not spec.pipeline
         rejected = sum(row.action != "accept" for row in rows)
         what = f": it rejects {rejected:,} of {counted(len(rows), 'completion')}" if inspects else ""
-        note(f"tried one round with {' and '.join(names)}{what}")
+        seconds = time.perf_counter() - began
+        note(f"tried one round with {' and '.join(names)}{what} ({seconds:.1f} s)")
 
 
 def _untried(jobs: list[Job]) -> Iterator[tuple[list[str], CellSpec]]:

@@ -107,7 +107,8 @@ def test_an_attack_of_the_users_is_tried_too(own: Path, tmp_path: Path) -> None:
 
 def test_cells_come_out_as_without_a_trial(own: Path, tmp_path: Path, played: list[tuple[str, int]]) -> None:
     of = suite("none", f"{own}:Odd", kind=Attacked)
-    assert _tried(of, tmp_path / "tried") == [f"tried one round with {own}:Odd: it rejects 8 of 16 completions"]
+    (said,) = _tried(of, tmp_path / "tried")
+    assert said.startswith(f"tried one round with {own}:Odd: it rejects 8 of 16 completions (")
     rounds = len(played)
     run(of, tmp_path / "plain")
     assert rounds == 2 + len(played) - rounds, "the task's and the defense's"
