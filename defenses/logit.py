@@ -20,7 +20,8 @@ class Logit(Defense):
     """Reject completions with a token that the sampler could not have drawn; this takes one forward pass.
 
     Args:
-        reject: what happens to a rejected completion: "zero" (the paper's rule), "drop", or "mask": it is accepted, but
+        reject: what happens to a rejected completion: "zero", the paper's rule, which at the built-in models' learning
+            rate destroys the models of horizontal swarms; "drop", which does not; or "mask": it is accepted, but
             nothing is learned from the tokens outside the support and those around them. A masked completion still
             counts in its group's mean and standard deviation, and its advantage goes to the other tokens.
         tolerance: by how many logits a token may miss the support; None uses the dtype's numerical noise.

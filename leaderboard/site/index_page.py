@@ -176,6 +176,7 @@ def _row(
         "held": place.worst and place.worst.summary.count and place.worst.summary.count.plain(),
         "rank": rank_of(row),
         "status": "unranked" if place.status == "inconclusive" or row.seeds else place.status,
+        "why_unranked": place.reason if place.status == "unranked" else "",
         "flags": row.flags,
         "outside_code": row.own and bool(row.judged.entry.source),
         "best": _best(row),

@@ -27,8 +27,9 @@ writes has a column for every attack, plots, costs, submitted attacks and a page
 - **Utility**: the share of the gain in clean reward that is kept without an attack ([measures](../docs/measures.md)).
 - **False rejection**: the largest share of rewarded honest completions that is rejected in any cell; of vectors where
   nodes exchange weights, of stages in pipelines.
-- **Rank**: only defenses with all seeds of the suite that keep their utility have one; "unranked" did not keep it, and
-  a dash stands for anchors and for those whose seeds are not complete ([ranking](../docs/statistics.md)).
+- **Rank**: only defenses with all seeds of the suite that keep their utility have one. "2=": the seeds cannot tell
+  these apart. "unranked": its utility, without an attack or under one beside the oracle's, is too low. A dash stands
+  for anchors and for those whose seeds are not complete ([ranking](../docs/statistics.md)).
 - **Numbers**: means over seeds; \[95 % interval\] with all five, (range) with fewer. "4 of 5 seeds, ≥ 0.34": at four it
   prevents at least half of the harm of every attack, so, with 95 % confidence, at 0.34 or more of all seeds.
 - **Attacks** that are made around others are read from the outside in: "contrast own borrowed" is
@@ -101,7 +102,7 @@ def _cells(row: Mapping[str, Any], entries: str) -> list[str]:
         name = f"[{name}]({quote(entries)}/{quote(row['slug'])}/entry.json)"
     else:
         name += " (anchor)"
-    flags = "; ".join(plain(flag.name) for flag in row["flags"])
+    flags = "; ".join(plain(said) for said in (*(flag.name for flag in row["flags"]), row["why_unranked"]) if said)
     return [
         f"{name}<br>*{flags}*" if flags else name,
         plain(row["seeds"] or "all"),

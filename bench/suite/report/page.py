@@ -247,7 +247,7 @@ def _section(
         "payloads": list(dict.fromkeys(tuple(payload.items()) for payload in drew)),
         "facts": [fact for fact in _facts(comparison) if comparison is first or fact not in _facts(first)],
         "claims": _claims(comparison),
-        "verdicts": [_verdict(line) for line in told if _first(line, STOPPED)],
+        "verdicts": [_verdict(line, none) for line in told if _first(line, STOPPED)],
         "speaks": any("phrase" in record.payload for record in records),
         "plots": {plot.name: _shown_plot(plot, f"s{number}-{plot.name}") for plot in drawn},
         "styles": plots.styles(comparison),
@@ -356,10 +356,9 @@ def _claim(who: str, line: Line, spec: str = "") -> dict[str, Any]:
     return {"who": who, "spec": spec, "line": line, "shown": show(scores, "rate"), "seeds": scored}
 
 
-def _verdict(line: Line) -> dict[str, Any]:
-    """A defense's numbers: poison stopped, honest work rejected, share of the clean gain kept."""
+def _verdict(line: Line, undefended: Line | None) -> dict[str, Any]:
+    """A defense's numbers: poison stopped, honest work rejected, share of the clean gain kept, with it and without."""
     of_completions, clipped = bool(line.scores("stop_rate")), line.scores("vector_clip_rate")
-    utilities = [score.value for score in line.scores("utility") if score.value is not None]
     return {
         "line": line,
         "stopped": show(_first(line, STOPPED), "rate"),
@@ -367,8 +366,15 @@ def _verdict(line: Line) -> dict[str, Any]:
         "clipped": show(clipped, "rate") if any(score.value for score in clipped) else None,
         "poison": "the rewarded poison" if of_completions else "the malicious vectors",
         "honest": "the rewarded honest completions" if of_completions else "the honest ones",
-        "kept": f"{100 * fmean(utilities):z.0f}\u00a0%" if utilities else "",
+        "kept": _gain_kept(line),
+        "kept_undefended": _gain_kept(undefended) if undefended else "",
     }
+
+
+def _gain_kept(line: Line) -> str:
+    """The share of the clean gain that is kept; empty if no seed has one."""
+    utilities = [score.value for score in line.scores("utility") if score.value is not None]
+    return f"{100 * fmean(utilities):z.0f}\u00a0%" if utilities else ""
 
 
 def _first(line: Line, measures: Sequence[str]) -> list[Score]:
