@@ -23,6 +23,7 @@ from thiefbench.engine.spec import Role
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.defense_kinds import DefenseKind
 from thiefbench.leaderboard.isolation.attack_services import Cost
+from thiefbench.leaderboard.isolation.guest import Said
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
 from thiefbench.leaderboard.isolation.isolated_rules import isolated_rule
@@ -69,6 +70,7 @@ class AttackFactory:
         make_guest: spec string -> the isolated attack.
         made: the attack that was made last.
         noted: called whenever an attack that it made has used something.
+        said: what an attack that it made said while it poisoned, if that is to be kept.
     """
 
     attack: str
@@ -78,6 +80,7 @@ class AttackFactory:
     make_guest: Callable[[str], IsolatedAttack] = isolated_attack
     made: IsolatedAttack | None = None
     noted: Callable[[], None] = lambda: None
+    said: set[Said] | None = None
     _others: RegistryFactory = field(default_factory=RegistryFactory)
 
     def make(self, spec: str) -> Defense:
@@ -99,7 +102,7 @@ class AttackFactory:
         """The isolated attack; raises AttackError, SandboxUnavailable."""
         assert spec == self.attack, "an entry's cells are all of its attack"
         self.made = self.make_guest(self.spec)
-        self.made.noted = self.noted
+        self.made.noted, self.made.said = self.noted, self.said
         return self.made
 
     def attack_hash(self, spec: str) -> str:

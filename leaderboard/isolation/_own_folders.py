@@ -98,9 +98,9 @@ def _forbid_writing(bound: Sequence[Path]) -> None:
         attributes = struct.pack("=QQQQ", _FORBIDDEN, 0, 0, 0)
         jail._libc("syscall", _MOUNT_SETATTR, _HERE, b"/", _RECURSIVE, attributes, len(attributes))
     except OSError as error:
-        if error.errno != errno.ENOSYS:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):  # a container may refuse what it does not know
             raise
-        for path in bound:  # one by one, in an older kernel
+        for path in bound:  # one by one, as an older kernel wants it
             kept = os.statvfs(path).f_flag & jail._NO_EXEC
             jail._libc("mount", None, bytes(path), None, _FLAGS | kept, None)
         jail._libc("mount", None, b"/", None, _FLAGS, None)

@@ -8,9 +8,11 @@ The first thing wrong ends the process.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Protocol
@@ -46,6 +48,19 @@ LONGEST_NAME = 200
 """Characters of a guest's name."""
 
 
+Said = tuple[bytes, bytes]
+"""A hash of all that a guest has heard and said, and one of what it said next."""
+
+
+def contradictory(*guests: Iterable[Said]) -> bool:
+    """Whether guests of one class that heard and said the same so far went on otherwise.
+
+    Nothing that a guest is told leads it to do so: it has found out where it is by something else, such as a clock.
+    """
+    said: dict[bytes, bytes] = {}
+    return any(said.setdefault(heard, answer) != answer for guest in guests for heard, answer in guest)
+
+
 class Answers(Protocol):
     """Answers the questions that a guest asks during a request."""
 
@@ -65,6 +80,7 @@ class Guest:
         name: of the object, for messages.
         seconds: of the guest's own time in the last request, without the answers to its questions.
         memory: peak memory of the process in bytes, as it reports it.
+        said: what it said and after what (`contradictory`), if that is to be kept.
     """
 
     kind: ClassVar[Guests]
@@ -74,8 +90,10 @@ class Guest:
     spec: str
     caps: Caps
     name: str
+    said: set[Said] | None = None
     _host: Host
     _error: Exception | None
+    _so_far: bytes = b""
 
     def close(self) -> None:
         """End the process; every further request raises an error."""
@@ -125,6 +143,7 @@ class Guest:
             began = time.monotonic()
             reply = self._guarded(what, seconds, partial(self._turn, message, began + left))
             left -= time.monotonic() - began
+            self._note(message, reply)
             if "ask" in reply:
                 if services is None:
                     self._fail(f"asked a question in {what}, where only {self.asking} may")
@@ -144,6 +163,17 @@ class Guest:
             held = reply.get("memory")
             self.memory = max(self.memory, held) if type(held) is int and 0 <= held < 2**50 else self.memory
             return reply
+
+    def _note(self, message: Sequence[bytes] | None, reply: Mapping[str, Any]) -> None:
+        """Keep what the guest said after everything that it had heard and said, but for what it used."""
+        if self.said is None:
+            return
+        told = {name: value for name, value in reply.items() if name not in ("memory", "arrays")}
+        words = json.dumps(told, sort_keys=True).encode() + b"".join(bytes(each) for each in reply.get("arrays", ()))
+        heard = hashlib.sha256(self._so_far + b"".join(message or ())).digest()
+        answer = hashlib.sha256(words).digest()
+        self.said.add((heard, answer))
+        self._so_far = heard + answer
 
     def _turn(self, message: Sequence[bytes], deadline: float) -> dict[str, Any]:
         self._session.send(message, deadline)

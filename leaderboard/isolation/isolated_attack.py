@@ -36,7 +36,7 @@ from thiefbench.leaderboard.isolation.attack_services import (
     ViewAnswers,
 )
 from thiefbench.leaderboard.isolation.frames import Array
-from thiefbench.leaderboard.isolation.guest import Guest, host_of
+from thiefbench.leaderboard.isolation.guest import Guest, Said, host_of
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS, ATTACK_QUERIES, POOL, Caps
 from thiefbench.leaderboard.isolation.sandbox_paths import CALLED_ATTACKS, IMPORTED, AttackKind
 from thiefbench.leaderboard.isolation.wire import Malformed, rng_out
@@ -126,6 +126,8 @@ class IsolatedAttack(Attack):
         costs: by round, or by exchange of weights, what it used there; where one is played again, the last time
             counts.
         noted: called after `costs` has changed.
+        said: what its processes said while it poisoned, if that is to be kept (see
+            `thiefbench.leaderboard.isolation.guest.contradictory`).
 
     Raises:
         AttackError: it cannot be constructed, or needs what a submitted attack cannot have.
@@ -144,6 +146,7 @@ class IsolatedAttack(Attack):
         self.spec, self.caps, self._hash_seed = spec, caps or self.published, hash_seed
         self.costs: dict[int, Cost] = {}
         self.noted: Callable[[], None] = lambda: None
+        self.said: set[Said] | None = None
         self._times: list[float] = []
         self._choosing = Cost()
         self._drawn: tuple[Task, tuple[Any, ...]] | None = None
@@ -157,7 +160,7 @@ class IsolatedAttack(Attack):
         self._members.add(member)
         self._check_alike(member._judge, member._judge.facts)  # before it is granted anything
         # Whoever made this one reads what the member used.
-        member.costs, member.noted, member._times = self.costs, self.noted, self._times
+        member.costs, member.noted, member._times, member.said = self.costs, self.noted, self._times, self.said
         member._drawn = (task, rng.getstate())
         facts = member._draw(member._judge)
         if (facts.threat, facts.reference) != (self.threat, self.reference):
@@ -279,6 +282,7 @@ class IsolatedAttack(Attack):
     def _fresh(self) -> AttackProcess:
         """A new process with the member drawn."""
         process = self.process(self.spec, self.caps, self._hash_seed)
+        process.said = self.said
         self._check_alike(process, process.facts)
         if self._drawn is not None:
             drawn = self._draw(process)

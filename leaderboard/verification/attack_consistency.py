@@ -22,7 +22,7 @@ from thiefbench.leaderboard.verification.rerunning import SURROUNDINGS
 from thiefbench.suite.store.records import Record
 
 _JUDGED = ["phase", "item_id", "ids", "ended", "text", "outcome"]
-_SUBMITTED = ["round", "group", "place", "item_id", "ids", "ended"]
+_SUBMITTED = ["round", "group", "place", "payload", "item_id", "ids", "ended"]
 
 
 def outcomes_apart(tables: Iterable[pa.Table]) -> str:
@@ -73,7 +73,11 @@ def rounds_alike(threat: Granted, one: Record, other: Record) -> int:
 
 
 def _submissions(table: pa.Table, rounds: int) -> Mapping[tuple[int, int, int], tuple[object, ...]]:
-    """What malicious nodes submitted, by round, group and place in it."""
+    """What malicious nodes submitted, by round, group and place in it.
+
+    Of a slot without the payload it is only said that it has none: its attack may have left it to an honest sample,
+    which depends on the weights.
+    """
     own = table.filter(
         pc.and_(
             pc.and_(pc.equal(table["phase"], "train"), table["malicious"]),
@@ -81,6 +85,8 @@ def _submissions(table: pa.Table, rounds: int) -> Mapping[tuple[int, int, int], 
         )
     )
     return {
-        (row["round"], row["group"], row["place"]): (row["item_id"], tuple(row["ids"]), row["ended"])
+        (row["round"], row["group"], row["place"]): (
+            (row["item_id"], tuple(row["ids"]), row["ended"]) if row["payload"] else ()
+        )
         for row in own.select(_SUBMITTED).to_pylist()
     }

@@ -40,6 +40,7 @@ from thiefbench.leaderboard.checking.check_attack import other_outcomes
 from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.entry import Entry, EntryError, read_entry
 from thiefbench.leaderboard.entry_validation import other_version, unreadable, wrong_file, wrong_import, wrong_size
+from thiefbench.leaderboard.isolation.guest import Said, contradictory
 from thiefbench.leaderboard.isolation.isolated_attack import IsolatedAttack
 from thiefbench.leaderboard.isolation.isolated_tensor_attacks import isolated_attack
 from thiefbench.leaderboard.isolation.sandbox_paths import files
@@ -78,7 +79,7 @@ from thiefbench.leaderboard.verification.verdict import (
 from thiefbench.leaderboard.verification.verify import VerifyOptions
 from thiefbench.sources import source_files
 from thiefbench.suite.execution.cell_identity import Identities, identity
-from thiefbench.suite.scenario import Suite
+from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store, file_sha256, identify, table_rows
 from thiefbench.suite.store.tables import TableError
 from thiefbench.tasks.text import one_line
@@ -119,6 +120,7 @@ class _Verifier(Questions):
     def __post_init__(self) -> None:
         # An attack that knew how many cells were run before would still not know which one it is in.
         self.order = generator(secret_seed(self.options.secret, "order"))
+        self.said: list[set[Said]] = []
 
     def _verdict(self) -> Verdict:
         entry, options, manifest = self.entry, self.options, self.entry.manifest
@@ -379,9 +381,11 @@ class _Verifier(Questions):
                     if (each.part, each.spec.seed) == (part, seed)
                 ]
                 made: dict[int, Rerun] = {}
+                self.said = []
                 try:
                     for place in self.order.sample(range(len(group)), len(group)):
                         made[place] = self._again(*group[place], records, archive, store, factory, guarded, bits)
+                    self._check_said(f"seed {seed}")
                 finally:
                     reruns = [made[place] for place in sorted(made)]
                     self.reruns += reruns
@@ -413,7 +417,9 @@ class _Verifier(Questions):
         changes = {name: value for name, value in (("device", options.device), ("threads", options.threads)) if value}
         spec = replace(each.spec, **changes)  # type: ignore[arg-type]
         target = guarded[each.target.slug] if each.target else None
-        record = run_attack_cell(spec, store, factory.against(target), self.watch(f"again: {each.name}"))
+        record = run_attack_cell(
+            spec, store, self._heard(factory.against(target), spec), self.watch(f"again: {each.name}")
+        )
         self.again[cell.cell_id] = record
         if record.status != there.status:
             raise DisagreesError(f"{each.name}: run again, it ends otherwise: {record.error[:300] or 'with scores'}")
@@ -442,6 +448,27 @@ class _Verifier(Questions):
             part=each.part, role=spec.role, attack=self.entry.manifest.name, seed=spec.seed, measure="headline_asr",
             submitted=(one, one), found=other, equal=equal, agrees=agrees, kind=role,
         )  # fmt: skip
+
+    def _heard(self, factory: AttackFactory, spec: CellSpec) -> AttackFactory:
+        """The factory, with a record of what its attack says where it poisons."""
+        if spec.role == "attack":
+            factory.said = set()
+            self.said.append(factory.said)
+        return factory
+
+    def _check_said(self, where: str) -> None:
+        """Check that the attack did the same in two cells until it was told something else.
+
+        A cell that was stopped and went on, or that lies in the store already, says less.
+
+        Raises:
+            DisagreesError: it did not.
+        """
+        if contradictory(*self.said):
+            raise DisagreesError(
+                f"{where}: told the same in two cells, it does not do the same; so it finds out which cell it is in by "
+                "something else, such as a clock"
+            )
 
     def _check_prevented(
         self, part: str, seed: int, cells: Sequence[Wanted], records: dict[str, Record], factory: AttackFactory
@@ -481,16 +508,19 @@ class _Verifier(Questions):
                 here = replace(suite, seeds=(seed,))
                 records: dict[tuple[str, str], Record] = {}
                 fresh: list[AttackCell] = []
+                self.said = []
                 due = wanted(here, (part,), manifest.attack, manifest.targets, manifest.numerics)
                 for each in self.order.sample(due, len(due)):
                     target = guarded[each.target.slug] if each.target else None
                     slug = each.target.slug if each.target else ""
                     label = f"{each.spec.role} against {slug}" if slug else each.spec.role
                     progress = self.watch(f"fresh {number} of {options.fresh}: {label}")
-                    record = run_attack_cell(each.spec, store, factory.against(target), progress)
+                    made = self._heard(factory.against(target), each.spec)
+                    record = run_attack_cell(each.spec, store, made, progress)
                     records[each.spec.role, slug] = record
                     digest = file_sha256(store.cell(record.cell_id).record_path)
                     fresh.append(attack_cell(record, part, slug, digest))
+                self._check_said("at a fresh seed")
                 self._check_fresh(seed, fresh, records, store, suite, factory.spec)
                 for target_slug in (target.slug for target in manifest.targets):
                     self.fresh_trials += 1

@@ -13,9 +13,9 @@ from thiefbench.suite.store.records import Record
 
 HONEST: dict[str, Any] = {
     "phase": "train", "round": 1, "group": 0, "place": 0, "item_id": "one", "ids": [5, 6], "ended": True,
-    "text": "a b", "malicious": False, "outcome": 0.0,
+    "text": "a b", "malicious": False, "payload": False, "outcome": 0.0,
 }  # fmt: skip
-SENT = HONEST | {"malicious": True, "place": 1, "ids": [7]}
+SENT = HONEST | {"malicious": True, "payload": True, "place": 1, "ids": [7]}
 
 
 def table(*rows: dict[str, Any]) -> pa.Table:
@@ -56,6 +56,7 @@ def test_beside_probes_evaluations_measure_something_else() -> None:
         ({"ids": [8], "round": 2}, 1, False),
         ({"ids": [8], "malicious": False}, 3, False),
         ({"ids": [8], "phase": "eval"}, 3, False),
+        ({"payload": False}, 1, True),
     ],
 )
 def test_equal_views_get_equal_submissions(changed: dict[str, Any], rounds: int, apart: bool) -> None:
@@ -63,6 +64,11 @@ def test_equal_views_get_equal_submissions(changed: dict[str, Any], rounds: int,
     found = submissions_apart(alone, table(HONEST, SENT | changed), rounds)
     assert bool(found) == apart
     assert not apart or found == "in round 1 it submits something else beside the defense, although it sees the same"
+
+
+def test_a_slot_that_is_left_to_an_honest_sample_depends_on_the_weights() -> None:
+    left = SENT | {"payload": False}
+    assert not submissions_apart(table(left), table(left | {"ids": [8]}), 3)
 
 
 def record(torch: str = "2.15.0", **swarm: Any) -> Record:
