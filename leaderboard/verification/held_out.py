@@ -33,12 +33,15 @@ class HeldOutTrial:
         part: of the suite whose swarm is attacked.
         attack: in canonical form.
         seed: secret.
+        clean_seed: of the swarms without an attack in which the defense takes part, another secret one. Otherwise what
+            it saw in these would tell it, in an attacked swarm with the same honest nodes, who is malicious.
         held_out: whether attack or seed come from a maintainer's file, of which nothing is published.
     """
 
     part: Part
     attack: str
     seed: int
+    clean_seed: int
     held_out: bool
 
 
@@ -84,11 +87,15 @@ def trials(suite: Suite, fresh: int, all_attacks: bool, private: HeldOut, secret
     pairs = [(part, registry.canonical("attack", attack)) for part in suite.scenes for attack in part.attacks]
     chosen = pairs if all_attacks else [generator(secret_seed(secret, "attack")).choice(pairs)]
     drawn_seeds = [secret_seed(secret, "fresh", number) for number in range(1, fresh + 1)]
-    planned = [HeldOutTrial(*pair, seed, held_out=False) for seed in drawn_seeds for pair in chosen]
-    planned += [HeldOutTrial(*pair, seed, held_out=True) for seed in private.seeds for pair in chosen]
+
+    def trial(part: Part, attack: str, seed: int, held_out: bool) -> HeldOutTrial:
+        return HeldOutTrial(part, attack, seed, secret_seed(secret, "clean", seed), held_out)
+
+    planned = [trial(*pair, seed, held_out=False) for seed in drawn_seeds for pair in chosen]
+    planned += [trial(*pair, seed, held_out=True) for seed in private.seeds for pair in chosen]
     for attack in private.attacks:
         seeds = [*drawn_seeds, *private.seeds] or [secret_seed(secret, "held out")]
-        planned += [HeldOutTrial(_fitting(suite, attack, seed), attack, seed, held_out=True) for seed in seeds]
+        planned += [trial(_fitting(suite, attack, seed), attack, seed, held_out=True) for seed in seeds]
     return planned
 
 

@@ -6,11 +6,11 @@ run on a CPU of the same kind and with the same versions as its record names mus
 Anywhere else, or where the defense is not deterministic, its result must be close to the submitted one or lie in the
 range predicted from the submitted seeds (`thiefbench.leaderboard.verification.expectation`).
 
-At a fresh seed, control, placebo, undefended and defended cells are run, and the means over fresh seeds are compared
-with the submitted ones. The seed is hashed with the verification's secret, so that here the defense cannot know what it
-could work out from a public seed: who is malicious, which slots are whose, the payload. A defense whose mean lies below
-does not generalise: that is no reason to reject the entry, since the submitted scores remain correct, but it is not
-re-executed either.
+At a fresh seed, control, placebo, undefended and defended cells are run, at another one the defense without an attack,
+and the means over fresh seeds are compared with the submitted ones. The seed is hashed with the verification's secret,
+so that here the defense cannot know what it could work out from a public seed: who is malicious, which slots are whose,
+the payload. A defense whose mean lies below does not generalise: that is no reason to reject the entry, since the
+submitted scores remain correct, but it is not re-executed either.
 """
 
 from __future__ import annotations
@@ -324,9 +324,9 @@ def try_fresh(trials: Sequence[HeldOutTrial], defense: str, verification_run: Ve
         beside = Results(verification_run.submitted.placebo)
         like = next(iter(verification_run.submitted.records.values()))  # any: for the numerics
         cells = list(_cells(trial, defense, like, verification_run.submitted.placebo))
-        if (trial.part.name, trial.seed) in known:  # without an attack, the attack changes nothing
-            cells = [(cell, spec) for cell, spec in cells if (cell.role, cell.defense) != ("control", defense)]
-        known.add((trial.part.name, trial.seed))
+        if (trial.part.name, trial.clean_seed) in known:  # without an attack, the attack changes nothing
+            cells = [(cell, spec) for cell, spec in cells if cell.seed != trial.clean_seed]
+        known.add((trial.part.name, trial.clean_seed))
         for cell, spec in verification_run.order.sample(cells, len(cells)):
             label = f"fresh {number} of {len(trials)}: {_role(cell)}"
             beside.records[cell] = _scored(verification_run, spec, label, what)
@@ -343,14 +343,23 @@ def try_fresh(trials: Sequence[HeldOutTrial], defense: str, verification_run: Ve
 
 
 def _cells(trial: HeldOutTrial, defense: str, like: Record, placebo: bool) -> Iterator[tuple[Cell, CellSpec]]:
+    """The cells of a trial: attacked ones and their references at its seed, and at another one those that utility is
+    computed from."""
     part = trial.part
     numerics = {name: like.cell[name] for name in ("device", "dtype", "threads")}
     one = replace(part, attacks=(trial.attack,))
+
+    def cell(spec: CellSpec) -> tuple[Cell, CellSpec]:
+        return Cell(part.name, spec.role, spec.attack, spec.defense, spec.seed), spec
+
     for spec in one.cells(trial.seed, ("none",), placebo, False, numerics):
-        yield Cell(part.name, spec.role, spec.attack, spec.defense, spec.seed), spec
-        if spec.role != "placebo":
-            own = replace(spec, defense=defense)
-            yield Cell(part.name, own.role, own.attack, own.defense, own.seed), own
+        yield cell(spec)
+        if spec.role == "attack":
+            yield cell(replace(spec, defense=defense))
+    for spec in one.cells(trial.clean_seed, ("none",), False, False, numerics):
+        if spec.role == "control":
+            yield cell(spec)
+            yield cell(replace(spec, defense=defense))
 
 
 def _by_attack(played: Sequence[tuple[HeldOutTrial, Results]]) -> list[list[tuple[HeldOutTrial, Results]]]:
@@ -391,7 +400,7 @@ def _outcomes(
             made.imprecise += vague
             made.conclusive += not vague
             yield _Outcome(trial, harm_outcome, values)
-        free = Cell(part, "control", trial.attack, defense, trial.seed)
+        free = Cell(part, "control", trial.attack, defense, trial.clean_seed)
         kept = beside.result_of(free, beside.records[free]) if free in beside.records else None
         like = (part, "control", defense)  # a part has such cells for one of its attacks, which does not change them
         rows = sorted({cell.attack for cell in submitted.records if (cell.part, cell.role, cell.defense) == like})

@@ -35,6 +35,20 @@ class Plain(Attack):
         return 0.0
 
 
+class Tells(Plain):
+    """Asks the defense, and sends another word in every process, or only once the defense has refused it."""
+
+    threat: ClassVar[ThreatModel] = ThreatModel(context="out-of-context", queries=1)
+
+    def __init__(self, by: str = "answer") -> None:
+        self.by = by
+
+    def word(self, view: AttackerView) -> str:
+        assert view.defense is not None, "it is granted queries"
+        accepted = all(view.defense.accepts(dict.fromkeys(view.slots, "word")).values())
+        return "word" if accepted and self.by == "answer" else os.urandom(4).hex()
+
+
 class CountsRounds(Plain):
     """Says how often it was asked to poison."""
 

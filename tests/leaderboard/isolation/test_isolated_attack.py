@@ -17,6 +17,7 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
+from thiefbench.leaderboard.isolation.guest import Said, contradictory
 from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS
 from thiefbench.tasks.base import Sampling, Topology
@@ -267,3 +268,25 @@ def test_a_drawn_member_ends_with_its_attack() -> None:
     isolated.close()
     with pytest.raises(AttackError, match="was closed"):
         member._judge.request("outcome", {})
+
+
+@pytest.mark.parametrize(
+    ("spec", "defenses", "found"),
+    [
+        ("Tells", ("none", "reject_all"), False),
+        ("Tells", ("none", "none"), False),
+        ("Tells(by='clock')", ("none", "none"), True),
+        ("Tells(by='clock')", ("none", "reject_all"), False),
+    ],
+)
+def test_an_attack_that_is_told_the_same_does_the_same(spec: str, defenses: tuple[str, str], found: bool) -> None:
+    """What it does after another answer says nothing."""
+    heard: list[set[Said]] = []
+    for defense in defenses:
+        attack = IsolatedAttack(f"{HOSTILE}:{spec}")
+        attack.said = set()
+        heard.append(attack.said)
+        swarm(attack, defense).round(1)
+        attack.close()
+    assert all(heard)
+    assert contradictory(*heard) == found

@@ -252,7 +252,7 @@ def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(
     assert found.verdict == "rescored", "no submitted cell was run again"
     assert "does not generalise" not in found.flags, found.reasons
     published = found.model_dump_json()
-    assert found.held_out == 5 + 2 * 4, "a held-out seed, and a held-out attack at both, without the same control twice"
+    assert found.held_out == 6 + 2 * 4, "a held-out seed, and a held-out attack at both, without the same control twice"
     (fresh,) = [each for each in found.reruns if each.measure == "harm_prevented"]
     assert (fresh.seed, fresh.equal, fresh.agrees) == (None, None, True)
     for secret in (str(secret_seed(SECRET, "fresh", 1)), str(2**62 + 3), "letter="):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ class FakeVerificationRun:
 
     case: Case
     submitted: Results
+    order: random.Random = field(default_factory=lambda: random.Random(0))
 
     def run(self, spec: CellSpec, what: str) -> Record:
         return made_record(self.case, spec)
@@ -141,7 +143,7 @@ def in_a_verification(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch)
     for cell in of.cells("cpu", "float32", 2):
         key = reexecution.Cell(part.name, cell.role, cell.attack, cell.defense, cell.seed)
         submitted.records[key] = made_record(case, cell)
-    trials = [HeldOutTrial(part, TEXT, seed, held_out=False) for seed in of.seeds]
+    trials = [HeldOutTrial(part, TEXT, seed, seed, held_out=False) for seed in of.seeds]
     verification_run: Any = FakeVerificationRun(case, submitted)
     fresh = reexecution.try_fresh(trials, "logit", verification_run)
     idle = fresh.inconclusive - fresh.imprecise
