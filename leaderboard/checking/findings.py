@@ -125,7 +125,9 @@ def can_be_repeated(kind: Guests) -> Ask[Submitted]:
     def ask(subject: Submitted) -> str:
         for file in files(subject.spec, kind):
             if places := unrepeatable(file):
-                raise RuleWarning(f"{places}. What depends on it may come out otherwise when it is run again, and is then rejected")
+                raise RuleWarning(
+                    f"{places}. What depends on it may come out otherwise when it is run again, and is then rejected"
+                )
         return ""
 
     return ask

@@ -538,7 +538,7 @@ def test_what_cannot_be_repeated_is_warned_of(tmp_path: Path, source: str, named
     with pytest.raises(RuleWarning) as warned:
         ask(Subject(spec, lambda: []))
     assert re.match(rf"line \d of mine.py uses {re.escape(named)}", str(warned.value)), warned.value
-    assert str(warned.value).endswith(". A row whose results depend on it will not be confirmed")
+    assert str(warned.value).endswith("when it is run again, and is then rejected")
 
 
 @pytest.mark.parametrize(
