@@ -512,7 +512,7 @@ def test_imports_for_type_checkers_are_free(tmp_path: Path, source: str, said: s
         ("import torch\nx = torch.randn(3)\n", "torch.randn, whose generator the whole process shares; pass one by"),
         ("import torch\nx = torch.randn_like(y)\n", "torch.randn_like, whose generator the whole process"),
         ("import torch\nx = torch.randn(3, generator=torch.Generator().manual_seed(1))\n", ""),
-        ("x = open('a.txt', 'w')\n", "open, and the sandbox refuses to write files. A row"),
+        ("x = open('a.txt', 'w')\n", "open, and the sandbox refuses to write files. What"),
         ("def f(path):\n    path.write_text('a')\n", "path.write_text, and the sandbox refuses"),
         ("import numpy\nnumpy.save('a.npy', [])\n", "numpy.save, and the sandbox refuses"),
         ("def f(path):\n    return path.open('a')\n", "path.open, and the sandbox refuses"),
