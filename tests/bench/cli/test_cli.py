@@ -258,6 +258,9 @@ def test_show_says_what_a_suite_holds(cli: Cli, file: Path) -> None:
     assert [line for line in shown.out.splitlines() if line in ("vertical", "horizontal", "programs")] == [
         "vertical", "horizontal", "programs",
     ]  # fmt: skip
+    met = [line for line in shown.out.splitlines() if line.startswith("Requirements met")]
+    assert met == ["Requirements met  homogeneous, beacon, proofs, judge"] * 3, "of each part, and not of every suite"
+    assert "Requirements met" not in cli("show", "pipeline-v1").out, "whose defenses inspect no completions"
     for words in (["show", "suite", "standard-v2"], ["list", "suites", "standard-v2"]):
         assert cli(*words).out == shown.out
     told = json.loads(cli("show", "averaging-v1", "--json").out)
