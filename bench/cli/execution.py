@@ -58,7 +58,7 @@ class Execution:
         return Launch.of_environment()
 
     @property
-    def in_this_process(self) -> bool:
+    def local(self) -> bool:
         """Whether cells run in this process or in workers beside it: neither on Ray nor in ranks of torchrun."""
         return self.executor is Executors.local and self.launch is None
 

@@ -245,7 +245,7 @@ def run(
             with cell_executor as ready, watch(err, ready.places) as listener:
                 records = run_suite(
                     chosen, cells, results, listener, executor=ready, share=not no_share, shared_gb=shared_gb,
-                    try_first=execution.in_this_process,
+                    try_first=execution.local,
                 )  # fmt: skip
         except FirstRoundError as error:
             print_frames(err, error.traceback if traceback else error.own_frames)

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -117,10 +118,12 @@ class _Verifier(Questions):
     other_errors: list[str] = field(default_factory=list)  # of defenses that failed again, and otherwise
     again: dict[str, Record] = field(default_factory=dict)  # what cells left here, by their ids in the entry
 
-    def __post_init__(self) -> None:
-        # An attack that knew how many cells were run before would still not know which one it is in.
-        self.order = generator(secret_seed(self.options.secret, "order"))
-        self.said: list[set[Said]] = []
+    said: list[set[Said]] = field(default_factory=list)  # by the attack, in each attacked cell of what is run again
+
+    @cached_property
+    def order(self) -> random.Random:
+        """Draws in which order cells run: knowing how many there were before does not say which one this is."""
+        return generator(secret_seed(self.options.secret, "order"))
 
     def _verdict(self) -> Verdict:
         entry, options, manifest = self.entry, self.options, self.entry.manifest
@@ -314,12 +317,8 @@ class _Verifier(Questions):
             InconsistentError: they contradict each other.
         """
         pairs = 0
-        for part, seed in dict.fromkeys((each.part, each.spec.seed) for each in cells):
-            here = [
-                (each, records[cell.cell_id])
-                for each, cell in zip(cells, self.entry.cells, strict=True)
-                if (each.part, each.spec.seed) == (part, seed) and cell.status == "ok"
-            ]
+        for (part, seed), group in self._groups(cells).items():
+            here = [(each, records[cell.cell_id]) for each, cell in group if cell.status == "ok"]
             tables = [archive.cell(record.cell_id).read_rows() for _, record in here]
             where = f"{part + ', ' if part else ''}seed {seed}"
             if wrong := outcomes_apart(tables):
@@ -337,11 +336,9 @@ class _Verifier(Questions):
         rng = random.Random(secret_seed(self.options.secret, "outcomes"))
         with self._question("its outcome depends on item and completion alone") as details:
             asked = 0
-            for part, seed in dict.fromkeys((each.part, each.spec.seed) for each in cells):
-                rows, some = [], next(each.spec for each in cells if (each.part, each.spec.seed) == (part, seed))
-                for each, cell in zip(cells, self.entry.cells, strict=True):
-                    if (each.part, each.spec.seed) == (part, seed):
-                        rows += _last_rows(records[cell.cell_id], archive, rng)
+            for (_, seed), group in self._groups(cells).items():
+                rows = [row for _, cell in group for row in _last_rows(records[cell.cell_id], archive, rng)]
+                some = group[0][0].spec
                 task = registry.make("task", some.task)
                 with closing(isolated_attack(spec)) as attack:
                     wrong = other_outcomes(attack, some.swarm, task, seed, rows, rng)
@@ -349,6 +346,13 @@ class _Verifier(Questions):
                     raise InconsistentError(wrong)
                 asked += len(rows)
             details.append(f"{asked:,} completions")
+
+    def _groups(self, cells: Sequence[Wanted]) -> dict[Drawn, list[tuple[Wanted, AttackCell]]]:
+        """The cells by part and seed, in their order: what is compared, and run again, together."""
+        groups: dict[Drawn, list[tuple[Wanted, AttackCell]]] = {}
+        for each, cell in zip(cells, self.entry.cells, strict=True):
+            groups.setdefault((each.part, each.spec.seed), []).append((each, cell))
+        return groups
 
     # --- running ---
 
@@ -362,24 +366,18 @@ class _Verifier(Questions):
         guarded: dict[str, Guarded],
     ) -> list[str]:
         """Run all cells of drawn parts and seeds again; returns what is lacking for "re-executed"."""
-        options = self.options
-        groups: dict[str, list[int]] = {}
-        for each in cells:
-            seeds = groups.setdefault(each.part, [])
-            if each.spec.seed not in seeds:
-                seeds.append(each.spec.seed)
+        options, groups = self.options, self._groups(cells)
+        seeds: dict[str, list[int]] = {}
+        for part, seed in groups:
+            seeds.setdefault(part, []).append(seed)
         bits = not (options.device or options.threads) and not any(map(surroundings_apart, records.values()))
-        parts, count = len(groups), max(map(len, groups.values()))
+        parts, count = len(seeds), max(map(len, seeds.values()))
         needed = comparisons_needed(parts, count, bits)
         rng = generator(secret_seed(options.secret, "reruns"))
-        again = drawn(groups, needed if options.reruns is None else options.reruns, rng)
+        again = drawn(seeds, needed if options.reruns is None else options.reruns, rng)
         for part, seed in again:
             with self._question(f"run again: {part + ', ' if part else ''}seed {seed}") as details:
-                group = [
-                    (each, cell)
-                    for each, cell in zip(cells, self.entry.cells, strict=True)
-                    if (each.part, each.spec.seed) == (part, seed)
-                ]
+                group = groups[part, seed]
                 made: dict[int, Rerun] = {}
                 self.said = []
                 try:
@@ -390,7 +388,7 @@ class _Verifier(Questions):
                     reruns = [made[place] for place in sorted(made)]
                     self.reruns += reruns
                 if not bits:
-                    self._check_prevented(part, seed, cells, records, factory)
+                    self._check_prevented(seed, group, records, factory)
                 details.append(f"{kinds_of(reruns)}: {sum(bool(r.equal) for r in reruns)} of {len(reruns)} bit-equal")
         self.comparisons = len(again), parts * count
         self.forgery_found = chance_of_finding(parts, count, len(again), [count])
@@ -471,18 +469,18 @@ class _Verifier(Questions):
             )
 
     def _check_prevented(
-        self, part: str, seed: int, cells: Sequence[Wanted], records: dict[str, Record], factory: AttackFactory
+        self,
+        seed: int,
+        group: Sequence[tuple[Wanted, AttackCell]],
+        records: dict[str, Record],
+        factory: AttackFactory,
     ) -> None:
         """Check that each defense prevents as much as submitted: ASRs that are all close may be forged apart.
 
         Raises:
             DisagreesError: one does not.
         """
-        here = {
-            (each.spec.role, each.target.slug if each.target else ""): cell.cell_id
-            for each, cell in zip(cells, self.entry.cells, strict=True)
-            if (each.part, each.spec.seed) == (part, seed)
-        }
+        here = {(each.spec.role, each.target.slug if each.target else ""): cell.cell_id for each, cell in group}
         with closing(isolated_attack(factory.spec)) as attack:
             for slug in (target.slug for target in self.entry.manifest.targets):
                 ids = [here[key] for key in (("attack", slug), ("attack", ""), (self.entry.manifest.reference, ""))]

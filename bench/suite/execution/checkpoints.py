@@ -50,10 +50,10 @@ def wrong_rows(swarm: Swarm, rows: Sequence[CompletionRow]) -> str:
     rewarded += [row.rule_reward for row in rows if row.rule_reward is not None]
     if wrong := wrong_rewards(rewarded, len(rewarded)):
         return f"the task {swarm.task.name} gave {wrong}"
-    for row in rows:
-        if wrong := wrong_outcomes(swarm.attack, [row.outcome]):
-            return f"the attack {swarm.attack.name} gave {wrong} (on {row.text[:100]!r})"
-    return ""
+    if not (wrong := wrong_outcomes(swarm.attack, (row.outcome for row in rows))):
+        return ""
+    text = next(row.text for row in rows if wrong_outcomes(swarm.attack, [row.outcome]))
+    return f"the attack {swarm.attack.name} gave {wrong} (on {text[:100]!r})"
 
 
 @dataclass

@@ -58,7 +58,6 @@ def test_what_is_sent_may_lack_the_payload(cls: str, why: str) -> None:
     assert why in found.detail
 
 
-@pytest.mark.slow
 def test_an_outcome_that_is_none_of_a_repeated_text_is_refused() -> None:
     """Models repeat what they learn; the cell would end in its last rounds."""
     found = findings("Counts")["its outcome takes broken text"]
@@ -66,6 +65,7 @@ def test_an_outcome_that_is_none_of_a_repeated_text_is_refused() -> None:
     assert "gave the outcome 2.0; it must lie between 0 and 1, on '" in found.detail
 
 
+@pytest.mark.slow
 def test_an_outcome_that_depends_on_the_order_of_a_set_is_refused() -> None:
     """In the sandbox that order is the same in all processes, and elsewhere it is not."""
     found = findings("Hashes")["its outcome depends on item and completion alone"]
