@@ -262,13 +262,15 @@ def test_fresh_seeds_and_held_out_attacks_are_run_and_never_told(
 
 @pytest.mark.slow
 def test_the_secret_of_a_fresh_trial_is_nowhere_in_the_sandbox(honest: Made, tmp_path: Path, jail: None) -> None:
-    """Not in its memory, its environment or its files; nor is the seed that is hashed with it."""
-    secrets = [SECRET.hex(), str(secret_seed(SECRET, "fresh", 1))]
+    """Not in its memory, its environment or its files; nor are the seeds that are hashed with it."""
+    seed = secret_seed(SECRET, "fresh", 1)
+    secrets = [SECRET.hex(), str(seed), str(secret_seed(SECRET, "clean", seed))]
     spy = masked(honest, tmp_path / "1", HOSTILE, f"Spies(paths={[str(tmp_path)]}, words={secrets})")
     found = verified(spy, fresh=1, store=tmp_path / "own")
     assert (found.verdict, found.fresh_trials) == ("rescored", 1)
     records = [record for record in Store(tmp_path / "own").records() if record.cell["defense"].startswith("defense/")]
-    assert {str(record.cell["seed"]) for record in records} == {secrets[1]}, "the secret seed was played"
+    played = {(record.cell["role"], str(record.cell["seed"])) for record in records}
+    assert played == {("attack", secrets[1]), ("control", secrets[2])}, "attacked and clean cells have secrets apart"
     for record in records:
         rows = table_rows(Store(tmp_path / "own").cell(record.cell_id).read_rows())
         assert {row.reason for row in rows if row.phase == "train"} == {""}, "and the spy found nothing"
