@@ -13,10 +13,10 @@ from thiefbench.engine.context import SwarmContext, items_of
 from thiefbench.engine.exchange import arrived, read_by
 from thiefbench.engine.keys import generator
 from thiefbench.engine.model.policy import Policy
-from thiefbench.engine.pool import Pool, earned
+from thiefbench.engine.pool import Pool, reward_pool
 from thiefbench.engine.reward_judge import CachedRewardJudge
 from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Assignment
 from thiefbench.engine.transport import Offer, Received, reencode
 from thiefbench.engine.views.attacker import AttackerPolicy, DefenseQueries, SlotKey, answered
 from thiefbench.engine.views.defender import CachedJudge
@@ -29,7 +29,7 @@ TEACHING_ITEMS = 64
 class HonestNodes(Protocol):
     """The honest nodes, as malicious ones use them: some of the methods of `RoundBackend`."""
 
-    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
+    def honest_work(self, plan: RoundPlan, assignments: Sequence[Assignment]) -> list[Offer]:
         """The offers that honest nodes would send in these slots."""
 
     def receive(
@@ -53,48 +53,50 @@ class Colluders:
     def __init__(self, context: SwarmContext, honest_nodes: HonestNodes) -> None:
         self._context, self._nodes = context, honest_nodes
 
-    def work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
-        """The submissions of the attack, or in a placebo their clean counterparts, for the malicious nodes' duties.
+    def work(self, plan: RoundPlan, assignments: Sequence[Assignment], honest: Sequence[Offer]) -> MaliciousWork:
+        """The submissions of the attack, or in a placebo their clean counterparts, for malicious nodes' assignments.
 
         Args:
             plan: the round's.
-            duties: the malicious nodes' duties.
+            assignments: the malicious nodes' assignments.
             honest: the honest nodes' offers.
 
         Raises:
             TypeError: the attack did not return a list, or one with something other than submissions.
             ValueError: it returned the wrong number of submissions.
         """
-        if not duties:
+        if not assignments:
             return MaliciousWork()
         context, attack = self._context, self._context.attack
-        slots = [context.views.slot(plan.number, plan.item(duty), duty) for duty in duties]
-        queries = self._queries(plan, duties, honest) if attack.threat.queries else None
+        slots = [context.views.slot(plan.number, plan.item(assignment), assignment) for assignment in assignments]
+        queries = self._queries(plan, assignments, honest) if attack.threat.queries else None
         # Colluders of several classes work with the first one's model.
         view = context.views.round(plan.number, slots, context.population.of(context.honest), queries)
         submissions: object = attack.poison(view) if context.role == "attack" else attack.placebo(view)
         if not isinstance(submissions, Sequence) or isinstance(submissions, str | bytes):
             given = type(submissions).__name__
             raise TypeError(f"the attack {attack.name} gave a {given} instead of a list with one submission per slot")
-        if len(submissions) != len(duties):
-            raise ValueError(f"the attack {attack.name} gave {len(submissions)} completions for {len(duties)} slots")
+        if len(submissions) != len(assignments):
+            raise ValueError(
+                f"the attack {attack.name} gave {len(submissions)} completions for {len(assignments)} slots"
+            )
         work, left = MaliciousWork(), []
-        for duty, submission in zip(duties, submissions, strict=True):
+        for assignment, submission in zip(assignments, submissions, strict=True):
             if submission is None:
-                left.append(duty)
+                left.append(assignment)
                 continue
-            work.offers.append(self._offer(plan, duty, submission))
+            work.offers.append(self._offer(plan, assignment, submission))
             if context.role == "attack" and not isinstance(submission, (Decoy, Withheld)):
-                work.payload.add(duty.at)
+                work.payload.add(assignment.at)
         work.offers.extend(self._nodes.honest_work(plan, left))
         return work
 
-    def _queries(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> DefenseQueries:
+    def _queries(self, plan: RoundPlan, assignments: Sequence[Assignment], honest: Sequence[Offer]) -> DefenseQueries:
         """The defense of the honest nodes of the attacker's class, for trying submissions in the round's own pool."""
         context, population = self._context, self._context.population
         cohort = population.of(context.honest)
-        others = {offer.at: offer for offer in (*honest, *self._nodes.honest_work(plan, duties))}
-        duty_of = {(duty.node, duty.group, duty.sample): duty for duty in duties}
+        others = {offer.at: offer for offer in (*honest, *self._nodes.honest_work(plan, assignments))}
+        assignment_of = {(each.node, each.group, each.sample): each for each in assignments}
         # The pool hardly changes between trials, so received offers, forward passes, replies and rewards are kept.
         known = dict(zip(map(id, others.values()), arrived(population, list(others.values())), strict=True))
         cache = context.forward_cache(cohort, plan.items)
@@ -103,30 +105,30 @@ class Colluders:
         rewards: dict[tuple[str, str], float] = {}
 
         def trial(defense: Defense, submissions: Mapping[SlotKey, Submission]) -> dict[SlotKey, DefenseAnswer]:
-            tried = [self._offer(plan, duty_of[slot], submission) for slot, submission in submissions.items()]
+            tried = [self._offer(plan, assignment_of[slot], submission) for slot, submission in submissions.items()]
             offers = others | {offer.at: offer for offer in tried}
             received = self._nodes.receive(plan, list(offers.values()), known)
-            got = earned(context, plan, received, self._nodes.rewards, rewards, reward_judge)
-            as_read = read_by(cohort, population, plan.duties, got.received)
-            pool = Pool.collected(context, plan, plan.duties, as_read, got.rewards, cache, got.by_rule)
+            rewarded = reward_pool(context, plan, received, self._nodes.rewards, rewards, reward_judge)
+            as_read = read_by(cohort, population, plan.assignments, rewarded.received)
+            pool = Pool.collected(context, plan, plan.assignments, as_read, rewarded.rewards, cache, rewarded.by_rule)
             payload = {offer.at for offer in tried}
             verdicts, _ = pool.inspected(defense, payload, context.spec.sampler, cohort.history, context.seed, judge)
             by_position = {
-                duty.at: (verdict, each.completion)
-                for duty, verdict, each in zip(plan.duties, verdicts, as_read, strict=True)
+                assignment.at: (verdict, each.completion)
+                for assignment, verdict, each in zip(plan.assignments, verdicts, as_read, strict=True)
             }
-            return {slot: answered(*by_position[duty_of[slot].at], cohort.policy) for slot in submissions}
+            return {slot: answered(*by_position[assignment_of[slot].at], cohort.policy) for slot in submissions}
 
         return DefenseQueries(cohort.defense, trial, context.attack.threat.queries)
 
-    def _offer(self, plan: RoundPlan, duty: Duty, submission: Submission) -> Offer:
+    def _offer(self, plan: RoundPlan, assignment: Assignment, submission: Submission) -> Offer:
         """A submission on the wire; text is encoded, cut to the limit and ended with EOS."""
         context = self._context
         if isinstance(submission, Withheld):
-            return Offer(duty.node, duty.group, duty.index, (), missing="withheld")
+            return Offer(assignment.node, assignment.group, assignment.index, (), missing="withheld")
         if isinstance(submission, Decoy):
             submission = submission.content
-        seed, policy = context.slot_seed(plan, duty), context.population.of(duty.node).policy
+        seed, policy = context.slot_seed(plan, assignment), context.population.of(assignment.node).policy
         answer_key = claimed_key(submission) if context.spec.truth == "sender" else None
         logprob, version = None, None
         if isinstance(submission, Claimed):
@@ -143,7 +145,7 @@ class Colluders:
             ids = (*policy.encode(submission), policy.eos)[: context.spec.sampling.max_new_tokens]
         else:
             ids = reencode(context.population.of(context.honest).policy, policy, tuple(submission))
-        offer = Offer(duty.node, duty.group, duty.index, ids, seed, answer_key=answer_key)
+        offer = Offer(assignment.node, assignment.group, assignment.index, ids, seed, answer_key=answer_key)
         if logprob is not None and context.spec.logprobs != "none":
             offer = replace(offer, logprobs=(logprob,) * len(ids))
         if context.spec.delay is None:

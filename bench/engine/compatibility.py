@@ -13,13 +13,9 @@ from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.tasks.base import Task
 
 
-def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
-    """Check that a swarm meets a defense's requirements.
-
-    Raises:
-        SpecError: it does not.
-    """
-    provided = {
+def provided(spec: SwarmSpec) -> set[str]:
+    """What a defense may require in a swarm, out of `Requirement`, `ANSWER_KEYS` and `RULE_REWARDS`."""
+    return {
         "judge",
         *({"homogeneous", "proofs"} if spec.homogeneous else ()),
         *({"beacon"} if spec.seeds == "beacon" else ()),
@@ -28,7 +24,15 @@ def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
         *({ANSWER_KEYS} if spec.truth == "sender" else ()),
         *({RULE_REWARDS} if spec.reward != "rule" else ()),
     }
-    lacking = set(defense.requires) - provided
+
+
+def check_requirements(spec: SwarmSpec, defense: Defense) -> None:
+    """Check that a swarm meets a defense's requirements.
+
+    Raises:
+        SpecError: it does not.
+    """
+    lacking = set(defense.requires) - provided(spec)
     if "beacon" in lacking:
         raise SpecError(
             f"the defense {defense.name} requires seeds from a beacon, and in this swarm every node announces its own; "

@@ -15,7 +15,7 @@ from thiefbench.engine.population import Population
 from thiefbench.engine.reward_judge import RewardJudge
 from thiefbench.engine.round_plan import RoundPlan
 from thiefbench.engine.spec import Role, SpecError, SwarmSpec
-from thiefbench.engine.topology import Duty, assign_items, duties, slot_seed
+from thiefbench.engine.topology import Assignment, assign_items, assignments, slot_seed
 from thiefbench.engine.views.attacker_views import AttackerViews
 from thiefbench.engine.views.defender import Judge
 from thiefbench.tasks.base import Item, Split, Task
@@ -70,19 +70,19 @@ class SwarmContext:
         """The malicious nodes."""
         return range(self.honest, self.spec.nodes)
 
-    def duties(self, number: int) -> list[Duty]:
-        """The duties of round `number`, including those of nodes that are away."""
+    def assignments(self, number: int) -> list[Assignment]:
+        """The assignments of round `number`, including those of nodes that are away."""
         copies = 1 if self.role == "control" else self.attack.copies
-        return duties(self.spec, generator(self.seed, "duties", number), copies)
+        return assignments(self.spec, generator(self.seed, "duties", number), copies)
 
     def assign_items(
-        self, number: int, owed: Sequence[Duty], choose: Callable[[int, int], Sequence[Item] | None]
+        self, number: int, owed: Sequence[Assignment], choose: Callable[[int, int], Sequence[Item] | None]
     ) -> list[Item]:
         """The item of every group of a round.
 
         Args:
             number: the round's.
-            owed: its duties.
+            owed: its assignments.
             choose: (node, count) -> the items that a malicious node picks; None if they are drawn for it.
 
         Raises:
@@ -130,15 +130,15 @@ class SwarmContext:
         distinct = {item.id: item for item in items}
         return ForwardCache(cohort.policy, [self.prompt(item, cohort) for item in distinct.values()])
 
-    def slot_seed(self, plan: RoundPlan, duty: Duty) -> int:
-        """The seed of the one honest draw that a duty of a round has."""
-        return slot_seed(self.seed, plan.number, duty, plan.item(duty).id)
+    def slot_seed(self, plan: RoundPlan, assignment: Assignment) -> int:
+        """The seed of the one honest draw that an assignment of a round has."""
+        return slot_seed(self.seed, plan.number, assignment, plan.item(assignment).id)
 
-    def sender(self, number: int, duty: Duty) -> str:
+    def sender(self, number: int, assignment: Assignment) -> str:
         """The sender's pseudonym of a completion; a malicious node may have several."""
-        faces = self.attack.variants.identities if duty.node in self.malicious else 1
-        face = key(self.seed, "face", number, duty.group, duty.index) % faces
-        name = key(self.seed, "sender", duty.node, face) if face else key(self.seed, "sender", duty.node)
+        faces = self.attack.variants.identities if assignment.node in self.malicious else 1
+        face = key(self.seed, "face", number, assignment.group, assignment.index) % faces
+        name = key(self.seed, "sender", assignment.node, face) if face else key(self.seed, "sender", assignment.node)
         return f"{name & 0xFFFFFFFF:08x}"
 
 

@@ -13,7 +13,7 @@ from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.population import Population
 from thiefbench.engine.round_plan import ClaimCache
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Assignment
 from thiefbench.engine.transport import Offer, Received, carried_over, malformed, receive, stated_version
 from thiefbench.tasks.base import Completion, Item
 
@@ -54,13 +54,13 @@ def arrived(
 
 
 def read_by(
-    cohort: Cohort, population: Population, duties: Sequence[Duty], received: Sequence[Received]
+    cohort: Cohort, population: Population, assignments: Sequence[Assignment], received: Sequence[Received]
 ) -> list[Received]:
-    """The received completions for the given duties in a cohort's own tokens."""
+    """The received completions for the given assignments in a cohort's own tokens."""
     carried: dict[int, Received] = {}
     limit = population.spec.sampling.max_new_tokens
     for kind in dict.fromkeys(population.classes):
-        sent = [i for i, duty in enumerate(duties) if population.classes[duty.node] == kind]
+        sent = [i for i, assignment in enumerate(assignments) if population.classes[assignment.node] == kind]
         sender = population.first(kind).policy
         in_own_tokens = carried_over([received[i] for i in sent], sender, cohort.policy, limit)
         carried |= dict(zip(sent, in_own_tokens, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -25,10 +25,10 @@ from thiefbench.engine.keys import generator, is_secret, key
 from thiefbench.engine.learning.cohort import TrainingRow
 from thiefbench.engine.model.forward_cache import CompletionKey, ForwardCache
 from thiefbench.engine.reward_judge import RewardJudge
-from thiefbench.engine.rewarding import Earned, judged, shows_rule, with_rule
+from thiefbench.engine.rewarding import PoolRewards, judged, shows_rule, with_rule
 from thiefbench.engine.round_plan import RoundPlan
 from thiefbench.engine.sampler import without_setting
-from thiefbench.engine.topology import Duty, PoolPosition
+from thiefbench.engine.topology import Assignment, PoolPosition
 from thiefbench.engine.transport import Received
 from thiefbench.engine.views.defender import DefenderJudge, DefenderPolicy, Judge
 from thiefbench.tasks.base import Completion, Item, Sampling
@@ -66,7 +66,7 @@ class Pool:
         cls,
         context: SwarmContext,
         plan: RoundPlan,
-        duties: Sequence[Duty],
+        assignments: Sequence[Assignment],
         received: Sequence[Received],
         rewards: Sequence[float],
         cache: ForwardCache,
@@ -77,21 +77,21 @@ class Pool:
         Args:
             context: the swarm's parts.
             plan: the round's.
-            duties: the duties whose completions the node receives.
-            received: the received completion for each duty, in the node's tokens.
+            assignments: the assignments whose completions the node receives.
+            received: the received completion for each assignment, in the node's tokens.
             rewards: of each of them.
             cache: the forward cache of the node's model over the plan's prompts.
             by_rule: the task's rewards, where `rewards` are a judge's.
         """
         spec, prompts = context.spec, plan.prompt_indices()
         offered, answers = [], []
-        for place, (duty, arrival, reward) in enumerate(zip(duties, received, rewards, strict=True)):
-            item, completion = plan.item(duty), arrival.completion
+        for place, (assignment, arrival, reward) in enumerate(zip(assignments, received, rewards, strict=True)):
+            item, completion = plan.item(assignment), arrival.completion
             offered.append(
                 PoolCompletion(
-                    item.id, duty.group, duty.index, context.sender(plan.number, duty),
+                    item.id, assignment.group, assignment.index, context.sender(plan.number, assignment),
                     completion.ids, completion.text, completion.ended, 0.0 if arrival.refused else reward,
-                    seed=arrival.seed if spec.seeds == "announced" else context.slot_seed(plan, duty),
+                    seed=arrival.seed if spec.seeds == "announced" else context.slot_seed(plan, assignment),
                     proof=arrival.proof, logprobs=completion.logprobs if spec.logprobs != "none" else None,
                     version=arrival.version, refused=bool(arrival.refused),
                 )
@@ -171,14 +171,7 @@ class Pool:
         if defense.sees_labels:
             truth = tuple((completion.group, completion.index) in payload for completion in offered)
             view = LabelledView(**shown, payload=truth)  # type: ignore[arg-type]
-        verdicts = tuple(defense.inspect(view))
-        if len(verdicts) != len(offered):
-            raise ValueError(
-                f"the defense {defense.name} gave {len(verdicts)} verdicts for {len(offered)} completions; "
-                "inspect returns one per completion, in the view's order"
-            )
-        for verdict, completion in zip(verdicts, offered, strict=True):
-            _check_verdict(verdict, completion, defense.name)
+        verdicts = _checked_verdicts(defense.inspect(view), offered, defense.name)
         by_index = dict(zip(order, verdicts, strict=True))
         past = tuple(replace(completion, seed=None, proof=None, logprobs=None) for completion in offered)
         return [by_index[i] for i in range(len(by_index))], PastRound(self.round, past, verdicts)
@@ -190,29 +183,29 @@ class Pool:
         return {item.id: ItemFacts(item.question, item.answer) for item in self.items}
 
 
-def earned(
+def reward_pool(
     context: SwarmContext,
     plan: RoundPlan,
     received: Sequence[Received],
     task_rewards: Callable[[Sequence[Item], Sequence[Completion]], list[float]],
     known: dict[tuple[str, str], float] | None = None,
     judge: RewardJudge | None = None,
-) -> Earned:
-    """What a round's received completions earn: the task's rewards, or a judge's where the swarm says so.
+) -> PoolRewards:
+    """The rewards of a round's received completions: the task's, or a judge's where the swarm says so.
 
     Args:
         context: the swarm's parts.
-        plan, received, task_rewards, known: see `pool_rewards`.
+        plan, received, task_rewards, known: see `rule_rewards`.
         judge: whom to ask instead of the swarm's judge of rewards, such as one that caches.
 
     Raises:
         JudgeError: the judge does not answer, or without decisions.
     """
-    by_rule = pool_rewards(plan, received, task_rewards, known)
+    by_rule = rule_rewards(plan, received, task_rewards, known)
     return judged(context.spec, context.seed, judge or context.reward_judge, plan, received, by_rule)
 
 
-def pool_rewards(
+def rule_rewards(
     plan: RoundPlan,
     received: Sequence[Received],
     task_rewards: Callable[[Sequence[Item], Sequence[Completion]], list[float]],
@@ -222,14 +215,14 @@ def pool_rewards(
 
     Args:
         plan: the round's.
-        received: for all of its duties, in order.
+        received: for all of its assignments, in order.
         task_rewards: computes them.
         known: known rewards, by item id and text; new ones are added.
     """
     rewards = {} if known is None else known
     counted = {
-        i: (scored_item(plan.item(duty), arrival.answer_key), arrival.completion)
-        for i, (duty, arrival) in enumerate(zip(plan.duties, received, strict=True))
+        i: (scored_item(plan.item(assignment), arrival.answer_key), arrival.completion)
+        for i, (assignment, arrival) in enumerate(zip(plan.assignments, received, strict=True))
         if not arrival.refused
     }
     new = [(item, done) for item, done in counted.values() if (item.id, done.text) not in rewards]
@@ -259,9 +252,31 @@ def _with_dither(offered: Sequence[PoolCompletion], rng: random.Random) -> tuple
     )  # fmt: skip
 
 
-def _check_verdict(verdict: object, completion: PoolCompletion, defense: str) -> None:
-    """Raise ValueError if a defense returned something that is not a verdict on this completion."""
-    if not isinstance(verdict, Verdict) or verdict.action not in ACTIONS:
+def _checked_verdicts(given: object, offered: Sequence[PoolCompletion], defense: str) -> tuple[Verdict, ...]:
+    """What a defense's `inspect` returned, if it is one valid verdict for each of the offered completions.
+
+    Raises:
+        ValueError: it is not; the message says what to return.
+    """
+    expected = "inspect returns a list with one Verdict per completion, such as ACCEPT or Verdict('zero')"
+    if not isinstance(given, Iterable):
+        raise ValueError(f"the defense {defense} gave {given!r:.100}; {expected}")
+    verdicts = tuple(given)
+    if strange := [verdict for verdict in verdicts if not isinstance(verdict, Verdict)]:
+        raise ValueError(f"the defense {defense} gave {strange[0]!r:.100}, which is not a Verdict; {expected}")
+    if len(verdicts) != len(offered):
+        raise ValueError(
+            f"the defense {defense} gave {len(verdicts)} verdicts for {len(offered)} completions; inspect returns one "
+            "per completion, in the view's order"
+        )
+    for verdict, completion in zip(verdicts, offered, strict=True):
+        _check_verdict(verdict, completion, defense)
+    return verdicts
+
+
+def _check_verdict(verdict: Verdict, completion: PoolCompletion, defense: str) -> None:
+    """Raise ValueError if a verdict is not valid for this completion."""
+    if verdict.action not in ACTIONS:
         raise ValueError(f"the defense {defense} gave {verdict!r}; a verdict's action is accept, zero, drop or skip")
     weights = verdict.token_weights
     if weights is None:

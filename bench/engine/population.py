@@ -13,7 +13,7 @@ from thiefbench.engine.keys import generator
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.spec import SpecError, SwarmSpec
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Assignment
 
 HandOver = Callable[[int], Policy | None]
 """The model that a malicious node gives to a node that recovers from it; None for honest weights."""
@@ -91,19 +91,19 @@ class Population:
         churn = self.spec.churn
         return churn.away(self.seed, list(range(self.honest)), number) if churn else set()
 
-    def present(self, number: int, owed: Sequence[Duty]) -> list[Duty]:
-        """The duties of the nodes that are present in a round."""
+    def present(self, number: int, owed: Sequence[Assignment]) -> list[Assignment]:
+        """The assignments of the nodes that are present in a round."""
         away = self.away(number)
-        return [duty for duty in owed if duty.node not in away]
+        return [assignment for assignment in owed if assignment.node not in away]
 
-    def held_by(self, cohort: Cohort, number: int, owed: Sequence[Duty]) -> list[int]:
-        """Indices of the duties that a cohort learns from in a round: all, or some if nodes choose groups."""
+    def held_by(self, cohort: Cohort, number: int, owed: Sequence[Assignment]) -> list[int]:
+        """Indices of the assignments that a cohort learns from in a round: all, or some if nodes choose groups."""
         if self.spec.sharing is None:
             return list(range(len(owed)))
         (node,) = cohort.nodes
-        groups = {duty.group: duty.node for duty in owed}
+        groups = {assignment.group: assignment.node for assignment in owed}
         taken = self.spec.sharing.taken(self.seed, number, node, groups)
-        return [i for i, duty in enumerate(owed) if duty.group in taken]
+        return [i for i, assignment in enumerate(owed) if assignment.group in taken]
 
     def label(self, cohort: Cohort) -> str:
         """The label of a cohort's nodes in reports; empty if all nodes are equal and always present."""
@@ -116,15 +116,15 @@ class Population:
         nodes = sorted((node, cohort.number) for cohort in self.cohorts for node in cohort.nodes)
         return [self.cohorts[nodes[i % len(nodes)][1]] for i in range(first, first + count)]
 
-    def by_weights(self, number: int, owed: Iterable[Duty]) -> dict[tuple[Cohort, int], list[Duty]]:
+    def by_weights(self, number: int, owed: Iterable[Assignment]) -> dict[tuple[Cohort, int], list[Assignment]]:
         """Duties of a round by the cohort and the version of its weights that they are sampled from."""
-        duties: dict[tuple[Cohort, int], list[Duty]] = {}
+        assignments: dict[tuple[Cohort, int], list[Assignment]] = {}
         known: dict[int, tuple[Cohort, int]] = {}
-        for duty in owed:
-            if duty.node not in known:
-                known[duty.node] = self._weights_of(duty.node, number)
-            duties.setdefault(known[duty.node], []).append(duty)
-        return duties
+        for assignment in owed:
+            if assignment.node not in known:
+                known[assignment.node] = self._weights_of(assignment.node, number)
+            assignments.setdefault(known[assignment.node], []).append(assignment)
+        return assignments
 
     def version(self, cohort: Cohort, claimed: int | None, number: int) -> int:
         """The version that a sender claims, or the current one if that version is unknown."""

@@ -1,4 +1,4 @@
-"""What completions earn: the task's reward or a judge's (`SwarmSpec.reward`)."""
+"""The rewards that count: the task's or a judge's (`SwarmSpec.reward`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from thiefbench.engine.transport import Received
 
 
 @dataclass(frozen=True)
-class Earned:
-    """What the received completions of a round earn.
+class PoolRewards:
+    """The rewards of a round's received completions.
 
     Attributes:
         received: the completions; those that the judge cannot score are refused.
@@ -29,10 +29,10 @@ class Earned:
     rewards: list[float]
     by_rule: list[float] | None = None
 
-    def of(self, places: Sequence[int]) -> Earned:
+    def of(self, places: Sequence[int]) -> PoolRewards:
         """The same for some of the completions."""
         by_rule = None if self.by_rule is None else [self.by_rule[i] for i in places]
-        return Earned([self.received[i] for i in places], [self.rewards[i] for i in places], by_rule)
+        return PoolRewards([self.received[i] for i in places], [self.rewards[i] for i in places], by_rule)
 
 
 def judged(
@@ -42,7 +42,7 @@ def judged(
     plan: RoundPlan,
     received: Sequence[Received],
     by_rule: Sequence[float],
-) -> Earned:
+) -> PoolRewards:
     """The rewards that count in a swarm.
 
     Args:
@@ -50,26 +50,26 @@ def judged(
         seed: the cell's.
         judge: who rewards, where the task does not.
         plan: the round's.
-        received: for all of its duties, in order.
+        received: for all of its assignments, in order.
         by_rule: the task's reward of each.
 
     Raises:
         JudgeError: the judge does not answer, or without decisions.
     """
     if spec.reward == "rule" or judge is None:
-        return Earned(list(received), list(by_rule))
+        return PoolRewards(list(received), list(by_rule))
     places = [
         i
-        for i, (duty, arrival) in enumerate(zip(plan.duties, received, strict=True))
-        if not arrival.refused and judge_rewards(spec, plan.item(duty).id)
+        for i, (assignment, arrival) in enumerate(zip(plan.assignments, received, strict=True))
+        if not arrival.refused and judge_rewards(spec, plan.item(assignment).id)
     ]
-    answers = [(plan.item(plan.duties[i]).question, received[i].completion.text) for i in places]
+    answers = [(plan.item(plan.assignments[i]).question, received[i].completion.text) for i in places]
     scores = judge.score(answers, reply_noise(seed, plan.number)) if answers else []
     kept, rewards = list(received), list(by_rule)
     for i, scored in zip(places, scores, strict=True):
         kept[i] = replace(received[i], refused=scored.fault)
         rewards[i] = 0.0 if scored.fault else scored.reward
-    return Earned(kept, rewards, list(by_rule))
+    return PoolRewards(kept, rewards, list(by_rule))
 
 
 def reply_noise(seed: int, number: int) -> int:

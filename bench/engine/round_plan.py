@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.model.forward_cache import ForwardCache
-from thiefbench.engine.topology import Duty, PoolPosition
+from thiefbench.engine.topology import Assignment, PoolPosition
 from thiefbench.engine.transport import Offer
 from thiefbench.tasks.base import Item
 
@@ -22,7 +22,7 @@ class RoundPlan:
     Attributes:
         number: the round's, from 1.
         items: of every group.
-        duties: those of the nodes that are present, ordered by group and index.
+        assignments: those of the nodes that are present, ordered by group and index.
         caches: by cohort, the forward passes of its current model over the round's prompts; the sampler, the defense
             and the update share them.
         recomputed: log-probs that were recomputed in this round, so that none is computed twice.
@@ -30,22 +30,22 @@ class RoundPlan:
 
     number: int
     items: Sequence[Item]
-    duties: Sequence[Duty]
+    assignments: Sequence[Assignment]
     caches: Mapping[Cohort, ForwardCache]
     recomputed: ClaimCache = field(default_factory=dict)
 
-    def item(self, duty: Duty) -> Item:
-        """The item of a duty."""
-        return self.items[duty.group]
+    def item(self, assignment: Assignment) -> Item:
+        """The item of an assignment."""
+        return self.items[assignment.group]
 
     def prompt_indices(self) -> dict[str, int]:
         """The index of each item's prompt in a cache, by item id."""
         return distinct_indices(self.items)
 
     def in_order(self, offers: Iterable[Offer]) -> list[Offer]:
-        """A round's offers in the order of the duties."""
+        """A round's offers in the order of the assignments."""
         by_position = {offer.at: offer for offer in offers}
-        return [by_position[duty.at] for duty in self.duties]
+        return [by_position[assignment.at] for assignment in self.assignments]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class MaliciousWork:
     """The malicious nodes' offers in a round.
 
     Attributes:
-        offers: one for each of their duties, in any order.
+        offers: one for each of their assignments, in any order.
         payload: places in the pool of the completions with the payload: the labels, which no defense sees.
     """
 

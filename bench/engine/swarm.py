@@ -22,7 +22,7 @@ from thiefbench.engine.exchange import read_by
 from thiefbench.engine.keys import generator, key
 from thiefbench.engine.learning.cohort import Cohort, Step
 from thiefbench.engine.model.policy import Policy
-from thiefbench.engine.pool import Pool, earned
+from thiefbench.engine.pool import Pool, reward_pool
 from thiefbench.engine.population import Population
 from thiefbench.engine.recovery import RecoveryCheck
 from thiefbench.engine.rehearsal import SwarmRehearsal
@@ -30,7 +30,7 @@ from thiefbench.engine.reward_judge import RewardJudge
 from thiefbench.engine.round_plan import RoundPlan
 from thiefbench.engine.round_record import Clock, CompletionRow, RoundRecord, remembered
 from thiefbench.engine.spec import MOST_DRAWN, Role, SpecError, SwarmSpec
-from thiefbench.engine.topology import Duty, PoolPosition
+from thiefbench.engine.topology import Assignment, PoolPosition
 from thiefbench.engine.transport import Received
 from thiefbench.engine.views.defender import Judge
 from thiefbench.tasks.answer_keys import AnswerKey
@@ -152,31 +152,35 @@ class Swarm:
         # Generate: honest nodes sample, malicious ones submit the attack's completions.
         with clock.phase("sample"):
             plan = self._plan(number)
-            honest = backend.honest_work(plan, [duty for duty in plan.duties if duty.node not in context.malicious])
+            honest = backend.honest_work(
+                plan, [assignment for assignment in plan.assignments if assignment.node not in context.malicious]
+            )
         with clock.phase("attack"):
-            duties = [duty for duty in plan.duties if duty.node in context.malicious]
-            duties.sort(key=lambda duty: (duty.group, duty.node, duty.sample))
-            malicious = backend.malicious_work(plan, duties, honest)
+            assignments = [assignment for assignment in plan.assignments if assignment.node in context.malicious]
+            assignments.sort(key=lambda assignment: (assignment.group, assignment.node, assignment.sample))
+            malicious = backend.malicious_work(plan, assignments, honest)
 
         # All-gather: every node receives all offers and computes their rewards.
         with clock.phase("gather"):
             received = backend.receive(plan, [*honest, *malicious.offers])
         with clock.phase("reward"):
-            got = earned(context, plan, received, self._task_rewards)
+            rewarded = reward_pool(context, plan, received, self._task_rewards)
 
         # Inspect, apply the verdicts to the rewards, and update: once for each cohort, on the groups that it holds.
         rows, norms = [], []
         for cohort in self.population.learning():
-            held = self.population.held_by(cohort, number, plan.duties)
-            duties, part = [plan.duties[i] for i in held], got.of(held)
+            held = self.population.held_by(cohort, number, plan.assignments)
+            assignments, part = [plan.assignments[i] for i in held], rewarded.of(held)
             with clock.phase("inspect"):
-                arrivals = read_by(cohort, self.population, duties, part.received)
-                pool = Pool.collected(context, plan, duties, arrivals, part.rewards, plan.caches[cohort], part.by_rule)
+                arrivals = read_by(cohort, self.population, assignments, part.received)
+                pool = Pool.collected(
+                    context, plan, assignments, arrivals, part.rewards, plan.caches[cohort], part.by_rule
+                )
                 verdicts = self._inspect(cohort, pool, malicious.payload)
             with clock.phase("update"):
                 step = cohort.update(pool.cache.prompts, pool.training_rows(verdicts), pool.cache)
             norms.append(step.grad_norm)
-            rows += self._rows(cohort, plan, duties, arrivals, pool, verdicts, step, malicious.payload)
+            rows += self._rows(cohort, plan, assignments, arrivals, pool, verdicts, step, malicious.payload)
         self.population.done(number)
         return RoundRecord(rows, clock.seconds, sum(norms) / len(norms))
 
@@ -263,7 +267,7 @@ class Swarm:
         """The nodes' tasks in round `number`, after this round's crashes and recoveries."""
         passes = partial(self._recovery.passes, number) if self._recovery else None
         self.population.begin(number, lambda node: handed_over(self.context, number, node), passes)
-        everyone = self.context.duties(number)
+        everyone = self.context.assignments(number)
         items = self.backend.items(number, everyone)
         present = self.population.present(number, everyone)
         caches = {cohort: self.context.forward_cache(cohort, items) for cohort in self.population.cohorts}
@@ -289,7 +293,7 @@ class Swarm:
         self,
         cohort: Cohort,
         plan: RoundPlan,
-        duties: Sequence[Duty],
+        assignments: Sequence[Assignment],
         arrivals: Sequence[Received],
         pool: Pool,
         verdicts: Sequence[Verdict],
@@ -297,20 +301,20 @@ class Swarm:
         payload: set[PoolPosition],
     ) -> list[CompletionRow]:
         """The rows that a round records for a cohort's pool."""
-        by_rule: Sequence[float | None] = pool.by_rule or [None] * len(duties)
-        columns = zip(duties, arrivals, pool.offered, verdicts, step.advantages, by_rule, strict=True)
+        by_rule: Sequence[float | None] = pool.by_rule or [None] * len(assignments)
+        columns = zip(assignments, arrivals, pool.offered, verdicts, step.advantages, by_rule, strict=True)
         return [
             CompletionRow(
-                phase="train", round=plan.number, node=duty.node, sender=offered.sender, item_id=offered.item_id,
-                group=duty.group, place=duty.index, ids=offered.ids, text=offered.text, ended=offered.ended,
-                malicious=duty.node in self.context.malicious, payload=duty.at in payload,
+                phase="train", round=plan.number, node=assignment.node, sender=offered.sender, item_id=offered.item_id,
+                group=assignment.group, place=assignment.index, ids=offered.ids, text=offered.text, ended=offered.ended,
+                malicious=assignment.node in self.context.malicious, payload=assignment.at in payload,
                 reward=offered.reward, refused=arrival.refused, action=verdict.action, score=verdict.score,
                 reason=verdict.reason, token_weights=verdict.token_weights, advantage=advantage,
-                outcome=self.attack.outcome(plan.item(duty), arrival.completion, self),
+                outcome=self.attack.outcome(plan.item(assignment), arrival.completion, self),
                 cohort=cohort.number, label=self.population.label(cohort), version=offered.version,
                 answer_key=arrival.answer_key, rule_reward=rule_reward,
             )
-            for duty, arrival, offered, verdict, advantage, rule_reward in columns
+            for assignment, arrival, offered, verdict, advantage, rule_reward in columns
         ]  # fmt: skip
 
     def _evaluated(

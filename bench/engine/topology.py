@@ -16,7 +16,7 @@ PoolPosition = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Duty:
+class Assignment:
     """One completion that a node owes this round.
 
     Attributes:
@@ -39,7 +39,7 @@ class Duty:
         return self.group, self.index
 
 
-def duties(spec: SwarmSpec, rng: random.Random, copies: int = 1) -> list[Duty]:
+def assignments(spec: SwarmSpec, rng: random.Random, copies: int = 1) -> list[Assignment]:
     """Every completion owed in a round, ordered by group and index.
 
     `rng` draws who gets which index (horizontal) or group (vertical), so that neither reveals the sender.
@@ -54,7 +54,7 @@ def duties(spec: SwarmSpec, rng: random.Random, copies: int = 1) -> list[Duty]:
         share = spec.group // spec.nodes
         for group in range(spec.prompts):
             seats = rng.sample(range(spec.group), spec.group)
-            owed += [Duty(seat // share, group, index, group, seat % share) for index, seat in enumerate(seats)]
+            owed += [Assignment(seat // share, group, index, group, seat % share) for index, seat in enumerate(seats)]
     else:
         share = spec.prompts // spec.nodes
         lots = [(node, at) for node in range(spec.nodes) for at in range(share)]
@@ -62,13 +62,13 @@ def duties(spec: SwarmSpec, rng: random.Random, copies: int = 1) -> list[Duty]:
             malicious = range(spec.nodes - spec.malicious, spec.nodes)
             lots += [(node, at) for node in malicious for at in range(share, share * copies)]
         for group, (node, position) in enumerate(rng.sample(lots, len(lots))):
-            owed += [Duty(node, group, index, position, index) for index in range(spec.group)]
+            owed += [Assignment(node, group, index, position, index) for index in range(spec.group)]
     return owed
 
 
 def assign_items(
     spec: SwarmSpec,
-    owed: Sequence[Duty],
+    owed: Sequence[Assignment],
     draw: Callable[[int | str, int], Sequence[Item]],
     choose: Callable[[int, int], Sequence[Item] | None],
 ) -> list[Item]:
@@ -76,7 +76,7 @@ def assign_items(
 
     Args:
         spec: the swarm.
-        owed: the round's duties.
+        owed: the round's assignments.
         draw: (whose, count) -> items drawn by the round's keyed generator of that node, or of "all".
         choose: (node, count) -> the items a malicious node picks for itself, None for an honest node.
 
@@ -88,14 +88,14 @@ def assign_items(
     """
     if spec.topology == "horizontal":
         return list(draw("all", spec.prompts))
-    owes = Counter(duty.node for duty in owed if duty.index == 0)
+    owes = Counter(assignment.node for assignment in owed if assignment.index == 0)
     items_of_node: dict[int, Sequence[Item]] = {}
     for node, count in sorted(owes.items()):
         picked = choose(node, count)
         items_of_node[node] = draw(node, count) if picked is None else picked
         if len(items_of_node[node]) != count:
             raise SpecError(f"a malicious node chose {len(items_of_node[node])} items, and it answers {count} a round")
-    return [items_of_node[duty.node][duty.position] for duty in owed if duty.index == 0]
+    return [items_of_node[assignment.node][assignment.position] for assignment in owed if assignment.index == 0]
 
 
 def beacon(seed: int, number: int) -> tuple[int | str, ...]:
@@ -103,6 +103,6 @@ def beacon(seed: int, number: int) -> tuple[int | str, ...]:
     return (seed, "train", number)
 
 
-def slot_seed(seed: int, number: int, duty: Duty, item_id: str) -> int:
-    """The seed of the one honest draw that a duty of round `number` has."""
-    return slot_key(beacon(seed, number), duty.node, duty.position, item_id, duty.sample)
+def slot_seed(seed: int, number: int, assignment: Assignment, item_id: str) -> int:
+    """The seed of the one honest draw that an assignment of round `number` has."""
+    return slot_key(beacon(seed, number), assignment.node, assignment.position, item_id, assignment.sample)

@@ -13,7 +13,7 @@ from thiefbench.engine.keys import generator, key
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.round_plan import distinct_indices
 from thiefbench.engine.spec import Batches
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Assignment
 from thiefbench.experts.decoding import log_likelihoods, sample_ensemble
 from thiefbench.experts.spec import ExpertsSpec
 from thiefbench.experts.weighting import DomainClassifier, cached_prior
@@ -26,9 +26,9 @@ class DomainBackend(LocalBackend):
     Receivers know the questions, and an expert's nodes learn from groups on its own domain.
     """
 
-    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+    def items(self, number: int, assignments: Sequence[Assignment]) -> list[Item]:
         """Items are drawn, except for those that malicious nodes pick."""
-        return self.context.assign_items(number, duties, partial(self._picked, number))
+        return self.context.assign_items(number, assignments, partial(self._picked, number))
 
     def _picked(self, number: int, node: int, count: int) -> list[Item]:
         """The engine's `choose_items`, from the questions of a malicious node's domain."""

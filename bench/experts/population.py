@@ -10,15 +10,15 @@ from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.population import Population
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Assignment
 
 
 class Experts(Population):
     """Classes that train apart: the nodes of a class, malicious ones included, share groups with each other only."""
 
-    def held_by(self, cohort: Cohort, number: int, owed: Sequence[Duty]) -> list[int]:
-        """Indices of the duties of the cohort's own class."""
-        return [i for i, duty in enumerate(owed) if self.classes[duty.node] == cohort.kind]
+    def held_by(self, cohort: Cohort, number: int, owed: Sequence[Assignment]) -> list[int]:
+        """Indices of the assignments of the cohort's own class."""
+        return [i for i, assignment in enumerate(owed) if self.classes[assignment.node] == cohort.kind]
 
 
 def one_model(

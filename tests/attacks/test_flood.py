@@ -13,7 +13,7 @@ from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.heterogeneity import SharingSpec
 from thiefbench.engine.keys import generator
 from thiefbench.engine.spec import SpecError, SwarmSpec
-from thiefbench.engine.topology import duties
+from thiefbench.engine.topology import assignments
 from thiefbench.tasks.gsm_micro import GsmMicro
 
 NODES, OWED, COPIES = 4, 3, 4
@@ -22,17 +22,17 @@ SPEC = SwarmSpec(topology="vertical", nodes=NODES, prompts=NODES * OWED, group=4
 
 def offered(seed: int) -> dict[int, int]:
     """Which node each group belongs to, in a round in which the last node floods."""
-    owed = duties(SPEC, generator(seed, "duties", 1), COPIES)
-    return {duty.group: duty.node for duty in owed}
+    owed = assignments(SPEC, generator(seed, "duties", 1), COPIES)
+    return {assignment.group: assignment.node for assignment in owed}
 
 
 def test_the_flooder_offers_so_many_times_what_it_owes() -> None:
     counts = Counter(offered(1).values())
     assert counts == {0: OWED, 1: OWED, 2: OWED, 3: COPIES * OWED}
-    owed = duties(SPEC, generator(1, "duties", 1), COPIES)
-    places = Counter((duty.node, duty.position) for duty in owed)
+    owed = assignments(SPEC, generator(1, "duties", 1), COPIES)
+    places = Counter((assignment.node, assignment.position) for assignment in owed)
     assert set(places.values()) == {SPEC.group}, "every offer is a whole group with its own item"
-    assert len({(duty.group, duty.index) for duty in owed}) == len(owed)
+    assert len({(assignment.group, assignment.index) for assignment in owed}) == len(owed)
 
 
 def test_its_share_of_what_is_taken_is_the_formulas() -> None:

@@ -82,7 +82,7 @@ def test_arguments_survive_the_canonical_spec_string(spec: str) -> None:
     assert vars(registry.make("defense", spec)) == vars(registry.make("defense", canonical)), "and says the same"
 
 
-FORBIDDEN_WORDS = ("malicious", "payload", "poison", "attack", "honest", "label", "truth", "victim", "duty")
+FORBIDDEN_WORDS = ("malicious", "payload", "poison", "attack", "honest", "label", "truth", "victim", "assignment")
 # What a defense may hold a reference to without being walked into: libraries' objects, and the model it defends.
 OPAQUE = (torch.nn.Module, torch.Tensor, np.ndarray, random.Random, type, type(json), Policy)
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from thiefbench.engine.context import SwarmContext
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Assignment
 from thiefbench.engine.transport import Offer, Received
 from thiefbench.tasks.base import Completion, Item
 
@@ -31,23 +31,25 @@ class RoundBackend(Protocol):
             SpecError: the backend cannot play such a swarm.
         """
 
-    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+    def items(self, number: int, assignments: Sequence[Assignment]) -> list[Item]:
         """The item of every group of round `number`."""
 
-    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
-        """The honest nodes' offers, one for each of the given duties, in order."""
+    def honest_work(self, plan: RoundPlan, assignments: Sequence[Assignment]) -> list[Offer]:
+        """The honest nodes' offers, one for each of the given assignments, in order."""
 
-    def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
-        """The malicious nodes' offers for their duties; they may have seen the honest offers."""
+    def malicious_work(
+        self, plan: RoundPlan, assignments: Sequence[Assignment], honest: Sequence[Offer]
+    ) -> MaliciousWork:
+        """The malicious nodes' offers for their assignments; they may have seen the honest offers."""
 
     def receive(
         self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
     ) -> list[Received]:
-        """The received offers of a round, in the order of the plan's duties and in the senders' tokens.
+        """The received offers of a round, in the order of the plan's assignments and in the senders' tokens.
 
         Args:
             plan: the round's.
-            offers: one for every duty, in any order.
+            offers: one for every assignment, in any order.
             known: results for offers that were already received, by the offer's `id`.
         """
 

@@ -17,7 +17,7 @@ from thiefbench.engine.learning.cohort import Cohort, TrainingRow
 from thiefbench.engine.learning.deferred import DeferringCohort, OwedUpdate
 from thiefbench.engine.round_plan import MaliciousWork, RoundPlan, distinct_indices
 from thiefbench.engine.round_record import CompletionRow, by_rule
-from thiefbench.engine.topology import Duty, PoolPosition
+from thiefbench.engine.topology import Assignment, PoolPosition
 from thiefbench.engine.transport import Offer
 from thiefbench.tasks.base import Completion, Item
 
@@ -52,28 +52,30 @@ class FollowingBackend(LocalBackend):
             (scored_id(row.item_id, row.answer_key, items), row.text): by_rule(row) for row in pool if not row.refused
         }
 
-    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+    def items(self, number: int, assignments: Sequence[Assignment]) -> list[Item]:
         """Recorded items, if they were chosen by an attack whose submissions are recorded."""
         spec = self.context.spec
         chosen = spec.topology == "vertical" and spec.items == "chosen"
         if not (self._recorded and self.takes_submissions and chosen):
-            return super().items(number, duties)
+            return super().items(number, assignments)
         by_id = {item.id: item for item in items_of(self.context.task, "train")}
-        return [by_id[self._recorded[duty.at].item_id] for duty in duties if duty.index == 0]
+        return [by_id[self._recorded[assignment.at].item_id] for assignment in assignments if assignment.index == 0]
 
-    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
+    def honest_work(self, plan: RoundPlan, assignments: Sequence[Assignment]) -> list[Offer]:
         """The recorded completions. Honest samples in the slots of an attacker who queries are not recorded."""
-        asked = self._asks and any(duty.node in self.context.malicious for duty in duties)
+        asked = self._asks and any(assignment.node in self.context.malicious for assignment in assignments)
         if asked or not self._recorded:
-            return super().honest_work(plan, duties)
-        return [self._offer(plan, duty) for duty in duties]
+            return super().honest_work(plan, assignments)
+        return [self._offer(plan, assignment) for assignment in assignments]
 
-    def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+    def malicious_work(
+        self, plan: RoundPlan, assignments: Sequence[Assignment], honest: Sequence[Offer]
+    ) -> MaliciousWork:
         """The attack's submissions, or the recorded ones."""
         if not (self._recorded and self.takes_submissions):
-            return super().malicious_work(plan, duties, honest)
-        payload = {duty.at for duty in duties if self._recorded[duty.at].payload}
-        return MaliciousWork([self._offer(plan, duty) for duty in duties], payload)
+            return super().malicious_work(plan, assignments, honest)
+        payload = {assignment.at for assignment in assignments if self._recorded[assignment.at].payload}
+        return MaliciousWork([self._offer(plan, assignment) for assignment in assignments], payload)
 
     def rewards(self, items: Sequence[Item], completions: Sequence[Completion]) -> list[float]:
         """The recorded rewards; those of other completions are computed."""
@@ -113,13 +115,15 @@ class FollowingBackend(LocalBackend):
         prompts = self.context.forward_cache(self.cohort, items).prompts
         return OwedUpdate(pool[0].round, prompts, rows, answers, grad_norm)
 
-    def _offer(self, plan: RoundPlan, duty: Duty) -> Offer:
+    def _offer(self, plan: RoundPlan, assignment: Assignment) -> Offer:
         """A recorded completion on the wire."""
-        row, seed = self._recorded[duty.at], self.context.slot_seed(plan, duty)
+        row, seed = self._recorded[assignment.at], self.context.slot_seed(plan, assignment)
         ids = (*row.ids, self.cohort.policy.eos) if row.ended else row.ids
         # Unreadable completions were recorded without ids.
         missing = "" if ids else row.refused
-        return Offer(duty.node, duty.group, duty.index, ids, seed, missing=missing, answer_key=row.answer_key)
+        return Offer(
+            assignment.node, assignment.group, assignment.index, ids, seed, missing=missing, answer_key=row.answer_key
+        )
 
 
 def schedule_places(update: OwedUpdate) -> list[list[int]]:

@@ -15,7 +15,7 @@ from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.model.decoding import sample
 from thiefbench.engine.round_plan import MaliciousWork, RoundPlan, distinct_indices
 from thiefbench.engine.spec import Batches
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Assignment
 from thiefbench.engine.transport import Offer, Received
 from thiefbench.tasks.answer_keys import keyed_rewards
 from thiefbench.tasks.base import Completion, Item
@@ -40,36 +40,38 @@ class LocalBackend:
         self.context = context
         self.colluders = Colluders(context, self)
 
-    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+    def items(self, number: int, assignments: Sequence[Assignment]) -> list[Item]:
         """Items are drawn, except for those that malicious nodes pick."""
-        return self.context.assign_items(number, duties, partial(choose_items, self.context, number))
+        return self.context.assign_items(number, assignments, partial(choose_items, self.context, number))
 
-    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
+    def honest_work(self, plan: RoundPlan, assignments: Sequence[Assignment]) -> list[Offer]:
         """Every node samples with the swarm's settings from its weights."""
         context, spec = self.context, self.context.spec
-        offers: dict[Duty, Offer] = {}
+        offers: dict[Assignment, Offer] = {}
         prompts = plan.prompt_indices()
-        for cohort, version, batch in self._batched(plan.number, duties):
-            seeds = [context.slot_seed(plan, duty) for duty in batch]
+        for cohort, version, batch in self._batched(plan.number, assignments):
+            seeds = [context.slot_seed(plan, assignment) for assignment in batch]
             cache, current = plan.caches[cohort], version == plan.number - 1
             completions = sample(
                 cohort.policy if current else cohort.as_of(version),
                 cache.prompts,
-                [prompts[plan.item(duty).id] for duty in batch],
+                [prompts[plan.item(assignment).id] for assignment in batch],
                 seeds,
                 spec.sampler,
                 logprobs=spec.logprobs == "reported",
                 prefix=cache.prefix() if current else None,
             )
-            for duty, completion, seed in zip(batch, completions, seeds, strict=True):
+            for assignment, completion, seed in zip(batch, completions, seeds, strict=True):
                 ids = on_the_wire(completion, cohort.policy)
-                offer = Offer(duty.node, duty.group, duty.index, ids, seed, None, completion.logprobs)
-                offers[duty] = replace(offer, version=version) if spec.delay else offer
-        return [offers[duty] for duty in duties]
+                offer = Offer(assignment.node, assignment.group, assignment.index, ids, seed, None, completion.logprobs)
+                offers[assignment] = replace(offer, version=version) if spec.delay else offer
+        return [offers[assignment] for assignment in assignments]
 
-    def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+    def malicious_work(
+        self, plan: RoundPlan, assignments: Sequence[Assignment], honest: Sequence[Offer]
+    ) -> MaliciousWork:
         """The attack submits."""
-        return self.colluders.work(plan, duties, honest)
+        return self.colluders.work(plan, assignments, honest)
 
     def with_proofs(self, plan: RoundPlan, offers: list[Offer]) -> list[Offer]:
         """The offers with their senders' proofs, if the defense requires them."""
@@ -115,11 +117,13 @@ class LocalBackend:
             answers |= dict(zip(numbers, completions, strict=True))
         return [answers[i] for i in range(len(items))]
 
-    def _batched(self, number: int, duties: Sequence[Duty]) -> Iterator[tuple[Cohort, int, list[Duty]]]:
+    def _batched(
+        self, number: int, assignments: Sequence[Assignment]
+    ) -> Iterator[tuple[Cohort, int, list[Assignment]]]:
         """Duties that are sampled together, with the cohort and the version of its weights that they come from."""
-        for (cohort, version), same_weights in self.context.population.by_weights(number, duties).items():
+        for (cohort, version), same_weights in self.context.population.by_weights(number, assignments).items():
             if self.batches == "cohort":
                 yield cohort, version, same_weights
                 continue
-            for node in sorted({duty.node for duty in same_weights}):
-                yield cohort, version, [duty for duty in same_weights if duty.node == node]
+            for node in sorted({assignment.node for assignment in same_weights}):
+                yield cohort, version, [assignment for assignment in same_weights if assignment.node == node]

@@ -16,7 +16,7 @@ from typing import Any
 from thiefbench import strict_json
 from thiefbench.engine.answer_keys import MOST_CHARACTERS, readable
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.topology import Duty, PoolPosition
+from thiefbench.engine.topology import Assignment, PoolPosition
 from thiefbench.engine.transport import PROOF_BYTES, PROOF_BYTES_PER_TOKEN, Offer
 from thiefbench.tasks.answer_keys import AnswerKey
 
@@ -38,7 +38,7 @@ class NodeMessage:
     """The content of a node's message about its slots.
 
     Attributes:
-        offers: one for every duty, in order; without ids, and with a reason, if the message has no valid offer.
+        offers: one for every assignment, in order; without ids, and with a reason, if the message has no valid offer.
         payload: places in the pool of its completions with the payload: the labels, which no defense sees.
         weights: digest of the sender's weights; empty if unreadable.
         refused: why entries, or the whole message, are not valid.
@@ -132,7 +132,7 @@ def offers_message(
     return encode(fields)
 
 
-def read_offers(data: bytes | None, number: int, owed: Sequence[Duty], spec: SwarmSpec) -> NodeMessage:
+def read_offers(data: bytes | None, number: int, owed: Sequence[Assignment], spec: SwarmSpec) -> NodeMessage:
     """The offers in a node's message for the slots that it owes.
 
     An entry counts only if its slot is the node's own and named once in the message. Entries beyond the number of owed
@@ -154,8 +154,8 @@ def read_offers(data: bytes | None, number: int, owed: Sequence[Duty], spec: Swa
             raise MessageError("offers are not a list")
         keys = _answer_keys(fields["answer_keys"], owed) if keyed else {}
     except MessageError as error:
-        return NodeMessage([_missing(duty, str(error)) for duty in owed], set(), "", (str(error),))
-    duties = {duty.at: duty for duty in owed}
+        return NodeMessage([_missing(assignment, str(error)) for assignment in owed], set(), "", (str(error),))
+    assignments = {assignment.at: assignment for assignment in owed}
     refused = [f"{len(rows)} offers, where {len(owed)} are owed"] if len(rows) > len(owed) else []
     offered: dict[PoolPosition, tuple[Offer, bool]] = {}
     wrong: dict[PoolPosition, str] = {}
@@ -164,23 +164,23 @@ def read_offers(data: bytes | None, number: int, owed: Sequence[Duty], spec: Swa
         position = _position(row)
         if position is None:
             refused.append("an offer that names no slot")
-        elif position not in duties:
+        elif position not in assignments:
             refused.append(f"an offer for the slot {position}, which is another node's")
         else:
             named[position] += 1
             try:
-                offered[position] = _offer(row, duties[position], spec.sampling.max_new_tokens)
+                offered[position] = _offer(row, assignments[position], spec.sampling.max_new_tokens)
             except MessageError as error:
                 wrong[position] = str(error)
     wrong |= dict.fromkeys((position for position, times in named.items() if times > 1), "two offers for one slot")
     refused += [f"the slot {position}: {why}" for position, why in wrong.items()]
     offers, payload = [], set()
-    for position, duty in duties.items():
+    for position, assignment in assignments.items():
         if position in wrong or position not in offered:
-            offers.append(_missing(duty, wrong.get(position, "no offer for this slot")))
+            offers.append(_missing(assignment, wrong.get(position, "no offer for this slot")))
             continue
         offer, carries = offered[position]
-        offers.append(replace(offer, answer_key=keys.get(duty.group)))
+        offers.append(replace(offer, answer_key=keys.get(assignment.group)))
         if carries:
             payload.add(position)
     return NodeMessage(offers, payload, weights, tuple(refused))
@@ -215,7 +215,7 @@ def _fields(data: bytes | None, what: str, number: int, names: set[str]) -> dict
     return fields
 
 
-def _offer(row: list[Any], duty: Duty, max_new_tokens: int) -> tuple[Offer, bool]:
+def _offer(row: list[Any], assignment: Assignment, max_new_tokens: int) -> tuple[Offer, bool]:
     """An entry of a message as an offer, and whether it carries the payload."""
     _, _, ids, seed, proof, payload = row
     if type(ids) is not list or not all(type(token) is int for token in ids):
@@ -231,12 +231,12 @@ def _offer(row: list[Any], duty: Duty, max_new_tokens: int) -> tuple[Offer, bool
             proof = base64.b64decode(proof, validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
             raise MessageError("the proof is not base64") from error
-    return Offer(duty.node, duty.group, duty.index, tuple(ids), seed, proof), payload == 1
+    return Offer(assignment.node, assignment.group, assignment.index, tuple(ids), seed, proof), payload == 1
 
 
-def _answer_keys(rows: object, owed: Sequence[Duty]) -> dict[int, AnswerKey]:
+def _answer_keys(rows: object, owed: Sequence[Assignment]) -> dict[int, AnswerKey]:
     """The readable answer keys in a message, by group; of groups that the sender owes, the first for each."""
-    groups = {duty.group for duty in owed}
+    groups = {assignment.group for assignment in owed}
     if type(rows) is not list or len(rows) > len(groups):
         raise MessageError("answer_keys are not a list of at most one for each group")
     keys: dict[int, AnswerKey] = {}
@@ -255,8 +255,8 @@ def _position(row: object) -> PoolPosition | None:
     return row[0], row[1]
 
 
-def _missing(duty: Duty, why: str) -> Offer:
-    return Offer(duty.node, duty.group, duty.index, (), missing=why)
+def _missing(assignment: Assignment, why: str) -> Offer:
+    return Offer(assignment.node, assignment.group, assignment.index, (), missing=why)
 
 
 def _sendable(ids: object, max_new_tokens: int) -> list[int]:

@@ -30,7 +30,7 @@ from thiefbench.engine.exchange import arrived
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
 from thiefbench.engine.spec import SpecError, SwarmSpec
-from thiefbench.engine.topology import Duty, PoolPosition
+from thiefbench.engine.topology import Assignment, PoolPosition
 from thiefbench.engine.transport import Offer, Received
 from thiefbench.tasks.base import Completion, Item
 
@@ -85,7 +85,7 @@ class RankBackend:
         self.context = context
         self._local.attach(context)
 
-    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+    def items(self, number: int, assignments: Sequence[Assignment]) -> list[Item]:
         """Items are drawn, except for those that malicious nodes say they picked."""
         choices: dict[int, list[Item] | None] = {}
 
@@ -94,22 +94,26 @@ class RankBackend:
                 choices.update(self._gather_choices(number, count))
             return choices[node]
 
-        return self.context.assign_items(number, duties, choose)
+        return self.context.assign_items(number, assignments, choose)
 
-    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
+    def honest_work(self, plan: RoundPlan, assignments: Sequence[Assignment]) -> list[Offer]:
         """The offers of all honest ranks; this rank samples its own."""
-        offers = self._local.honest_work(plan, [duty for duty in duties if duty.node == self.node])
-        messages = self._gather_offers(plan, duties, MaliciousWork(offers))
+        offers = self._local.honest_work(
+            plan, [assignment for assignment in assignments if assignment.node == self.node]
+        )
+        messages = self._gather_offers(plan, assignments, MaliciousWork(offers))
         return [offer for message in messages for offer in message.offers]
 
-    def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+    def malicious_work(
+        self, plan: RoundPlan, assignments: Sequence[Assignment], honest: Sequence[Offer]
+    ) -> MaliciousWork:
         """The offers of all malicious ranks; if this rank is malicious, it runs the attack."""
-        if not duties:
+        if not assignments:
             return MaliciousWork()
         work = MaliciousWork()
         if self.node in self.context.malicious:
-            work = self._local.malicious_work(plan, duties, honest)
-        messages = self._gather_offers(plan, duties, work)
+            work = self._local.malicious_work(plan, assignments, honest)
+        messages = self._gather_offers(plan, assignments, work)
         return MaliciousWork(
             [offer for message in messages for offer in message.offers],
             set().union(*(message.payload for message in messages)),
@@ -157,15 +161,22 @@ class RankBackend:
         by_id = {item.id: item for item in items_of(self.context.task, "train")}
         return {node: _picked(messages[node], number, count, by_id) for node in malicious}
 
-    def _gather_offers(self, plan: RoundPlan, duties: Sequence[Duty], work: MaliciousWork) -> list[NodeMessage]:
-        """What every rank sends for the given duties; of this rank's work, only its own slots."""
+    def _gather_offers(
+        self, plan: RoundPlan, assignments: Sequence[Assignment], work: MaliciousWork
+    ) -> list[NodeMessage]:
+        """What every rank sends for the given assignments; of this rank's work, only its own slots."""
         own = self._local.with_proofs(plan, [offer for offer in work.offers if offer.node == self.node])
         if self.context.spec.truth == "sender":
             own = with_answer_keys(plan.items, own)
-        return self._gather(plan.number, duties, own, work.payload, f"in round {plan.number}")
+        return self._gather(plan.number, assignments, own, work.payload, f"in round {plan.number}")
 
     def _gather(
-        self, number: int, duties: Sequence[Duty], offers: Sequence[Offer], payload: set[PoolPosition], where: str
+        self,
+        number: int,
+        assignments: Sequence[Assignment],
+        offers: Sequence[Offer],
+        payload: set[PoolPosition],
+        where: str,
     ) -> list[NodeMessage]:
         """What every rank's message says of what its node owes.
 
@@ -178,9 +189,9 @@ class RankBackend:
         keyed = spec.truth == "sender"
         message = offers_message(number, self._digest[1], offers, payload, spec.sampling.max_new_tokens, keyed)
         gathered = self.ranks.gather(message, where)
-        owed: dict[int, list[Duty]] = {}
-        for duty in duties:
-            owed.setdefault(duty.node, []).append(duty)
+        owed: dict[int, list[Assignment]] = {}
+        for assignment in assignments:
+            owed.setdefault(assignment.node, []).append(assignment)
         messages = [read_offers(data, number, owed.get(rank, []), spec) for rank, data in enumerate(gathered)]
         _check_same([message.weights for message in messages], number - 1)
         return messages

@@ -1,7 +1,7 @@
 """Recorded rounds, played again: samples are taken from the record, everything else is computed again.
 
-Items, duties, pseudonyms, submissions, texts, rewards, advantages and outcomes follow from a cell's spec, the sampled
-tokens and the verdicts. So a record is consistent if the engine, given these, computes exactly the same rows.
+Items, assignments, pseudonyms, submissions, texts, rewards, advantages and outcomes follow from a cell's spec, the
+sampled tokens and the verdicts. So a record is consistent if the engine, given these, computes exactly the same rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
 from thiefbench.engine.round_record import CompletionRow, by_rule
 from thiefbench.engine.spec import Role, SwarmSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.engine.topology import Duty, PoolPosition
+from thiefbench.engine.topology import Assignment, PoolPosition
 from thiefbench.engine.transport import Offer, Received
 from thiefbench.tasks.base import Completion, Item, Task
 
@@ -143,28 +143,34 @@ class RecordedBackend:
         else:
             self._evaluation = {phase: [row for row in rows if row.phase == phase] for phase in ("eval", "probe")}
 
-    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+    def items(self, number: int, assignments: Sequence[Assignment]) -> list[Item]:
         """The recorded items if an attack chose them by the weights; otherwise they are drawn and chosen again."""
         spec = self.context.spec
         chosen = spec.topology == "vertical" and spec.items == "chosen" and self.context.role != "control"
         if not (self._from_weights and chosen):  # what is drawn or committed to depends on no weights
-            return self._local.items(number, duties)
+            return self._local.items(number, assignments)
         by_id = {item.id: item for item in items_of(self.context.task, "train")}
-        return [by_id[self.pool[duty.at].item_id] for duty in duties if duty.index == 0]
+        return [by_id[self.pool[assignment.at].item_id] for assignment in assignments if assignment.index == 0]
 
-    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
+    def honest_work(self, plan: RoundPlan, assignments: Sequence[Assignment]) -> list[Offer]:
         """The recorded completions."""
-        for duty in duties:
-            if duty.node not in self.context.malicious:
-                self._check_sampled(self.pool[duty.at])
-        return [self._offer(plan, duty) for duty in duties]
+        for assignment in assignments:
+            if assignment.node not in self.context.malicious:
+                self._check_sampled(self.pool[assignment.at])
+        return [self._offer(plan, assignment) for assignment in assignments]
 
-    def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+    def malicious_work(
+        self, plan: RoundPlan, assignments: Sequence[Assignment], honest: Sequence[Offer]
+    ) -> MaliciousWork:
         """The recorded submissions if they depend on the weights; otherwise the attack submits again."""
         if not self._from_weights:
-            return self._colluders.work(plan, duties, honest)
-        payload = {duty.at for duty in duties if self.pool[duty.at].payload and self.context.role == "attack"}
-        return MaliciousWork([self._offer(plan, duty) for duty in duties], payload)
+            return self._colluders.work(plan, assignments, honest)
+        payload = {
+            assignment.at
+            for assignment in assignments
+            if self.pool[assignment.at].payload and self.context.role == "attack"
+        }
+        return MaliciousWork([self._offer(plan, assignment) for assignment in assignments], payload)
 
     def receive(
         self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None
@@ -197,11 +203,11 @@ class RecordedBackend:
     def _policy(self) -> Policy:
         return self.context.population.cohorts[0].policy
 
-    def _offer(self, plan: RoundPlan, duty: Duty) -> Offer:
-        row = self.pool[duty.at]
+    def _offer(self, plan: RoundPlan, assignment: Assignment) -> Offer:
+        row = self.pool[assignment.at]
         ids = (*row.ids, self._policy.eos) if row.ended else row.ids
-        seed = self.context.slot_seed(plan, duty)
-        return Offer(duty.node, duty.group, duty.index, ids, seed, answer_key=row.answer_key)
+        seed = self.context.slot_seed(plan, assignment)
+        return Offer(assignment.node, assignment.group, assignment.index, ids, seed, answer_key=row.answer_key)
 
     def _check_sampled(self, row: CompletionRow) -> None:
         """Check that the sampler could stop here: at EOS, or at the length limit.

@@ -21,7 +21,7 @@ from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
 from thiefbench.engine.round_record import CompletionRow, RoundRecord
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError, SwarmSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Assignment
 from thiefbench.engine.transport import Offer, Received, receive
 from thiefbench.engine.views.attacker import AttackerPolicy
 from thiefbench.engine.views.defender import Judge
@@ -248,21 +248,23 @@ class TrainerBackend:
         """
         self._items, self._sampled = items, sampled
 
-    def items(self, number: int, duties: Sequence[Duty]) -> list[Item]:
+    def items(self, number: int, assignments: Sequence[Assignment]) -> list[Item]:
         """Those of the trainer's batch."""
         return list(self._items)
 
-    def honest_work(self, plan: RoundPlan, duties: Sequence[Duty]) -> list[Offer]:
+    def honest_work(self, plan: RoundPlan, assignments: Sequence[Assignment]) -> list[Offer]:
         """The trainer's completions for these slots."""
-        rows = [duty.group * self.context.spec.group + duty.index for duty in duties]
+        rows = [assignment.group * self.context.spec.group + assignment.index for assignment in assignments]
         return [
-            Offer(duty.node, duty.group, duty.index, tuple(self._sampled[row]))
-            for duty, row in zip(duties, rows, strict=True)
+            Offer(assignment.node, assignment.group, assignment.index, tuple(self._sampled[row]))
+            for assignment, row in zip(assignments, rows, strict=True)
         ]
 
-    def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+    def malicious_work(
+        self, plan: RoundPlan, assignments: Sequence[Assignment], honest: Sequence[Offer]
+    ) -> MaliciousWork:
         """The attack submits."""
-        return self._colluders.work(plan, duties, honest)
+        return self._colluders.work(plan, assignments, honest)
 
     def receive(
         self, plan: RoundPlan, offers: Sequence[Offer], known: Mapping[int, Received] | None = None

@@ -11,7 +11,7 @@ from thiefbench.engine.keys import generator, key, slot_key
 from thiefbench.engine.learning.cohort import Cohort
 from thiefbench.engine.reward_judge import RewardJudge
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.topology import Duty, beacon, slot_seed
+from thiefbench.engine.topology import Assignment, beacon, slot_seed
 from thiefbench.engine.views.attacker import AttackerPolicy, seen_in
 from thiefbench.tasks.base import Item, Task
 
@@ -37,10 +37,10 @@ class AttackerViews:
         """The item, without its solution unless an oracle is granted."""
         return item if self.threat.oracle else Item(item.id, item.question, item.answer, "", item.tests)
 
-    def slot(self, number: int, item: Item, duty: Duty) -> Slot:
-        """A duty as an attack sees it."""
-        seed = slot_seed(self._seed, number, duty, item.id) if self.threat.beacon else None
-        return Slot(self.item(item), duty.node, duty.group, duty.sample, seed)
+    def slot(self, number: int, item: Item, assignment: Assignment) -> Slot:
+        """An assignment as an attack sees it."""
+        seed = slot_seed(self._seed, number, assignment, item.id) if self.threat.beacon else None
+        return Slot(self.item(item), assignment.node, assignment.group, assignment.sample, seed)
 
     def choice(self, number: int, node: int, count: int, cohort: Cohort, rng: random.Random) -> ChoiceView | None:
         """What a node knows when it picks its items; None if it knows only the items and `rng`.

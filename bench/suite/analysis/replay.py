@@ -32,7 +32,7 @@ from thiefbench.engine.model.policy import Dtype, ModelError, Policy
 from thiefbench.engine.pool import Pool
 from thiefbench.engine.round_record import CompletionRow, as_offered, remembered
 from thiefbench.engine.spec import SpecError, SwarmSpec
-from thiefbench.engine.topology import duties, slot_seed
+from thiefbench.engine.topology import assignments, slot_seed
 from thiefbench.engine.transport import carried
 from thiefbench.engine.views.defender import Judge
 from thiefbench.judges import check_judge, judge_of
@@ -172,8 +172,8 @@ class Recording:
         """The seed of every completion's slot; announced seeds are not recorded."""
         if self.swarm.seeds == "announced":
             return [cast(int, self._no_seeds)] * len(rows)
-        everyone = duties(self.swarm, generator(self.seed, "duties", number), self._copies)
-        owed = {(duty.group, duty.index): duty for duty in everyone}
+        everyone = assignments(self.swarm, generator(self.seed, "duties", number), self._copies)
+        owed = {(assignment.group, assignment.index): assignment for assignment in everyone}
         if odd := next((row for row in rows if (row.group, row.place) not in owed), None):
             raise ReplayError(
                 f"round {number} has a completion in group {odd.group}, index {odd.place}, that none owed"

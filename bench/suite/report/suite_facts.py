@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from thiefbench import registry
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
-from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, Requirement, Verdict
+from thiefbench.defenses.base import Requirement
 from thiefbench.defenses.rule_rewards import RULE_REWARDS
-from thiefbench.engine.compatibility import check_requirements
-from thiefbench.engine.spec import SpecError
+from thiefbench.engine.compatibility import provided
 from thiefbench.suite.report.swarm_facts import facts
 from thiefbench.suite.scenario import Part, Suite
 from thiefbench.wording import ranges
@@ -56,30 +54,14 @@ class SuiteFacts:
         return asdict(self)
 
 
-class _Wants(Defense):
-    """A defense that requires one thing."""
-
-    name = "wants"
-
-    def __init__(self, need: Requirement) -> None:
-        self.requires = frozenset({need})  # type: ignore[misc]  # of others, a constant of the class
-
-    def inspect(self, view: DefenderView) -> Sequence[Verdict]:
-        """Accept everything."""
-        return [ACCEPT] * len(view.completions)
-
-
 def _for_defenses(part: Part) -> dict[str, str]:
     """What a defense may require in a part's swarms, by the engine's own rule; nothing where it inspects no
     completions."""
     if part.averaging or part.pipeline:
         return {}
-    given = []
-    for need in (*get_args(Requirement), ANSWER_KEYS, RULE_REWARDS):
-        with suppress(SpecError):
-            check_requirements(part.swarm, _Wants(need))
-            given.append(need)
-    return {"Requirements met": ", ".join(given)}
+    given = provided(part.swarm)
+    met = [need for need in (*get_args(Requirement), ANSWER_KEYS, RULE_REWARDS) if need in given]
+    return {"Requirements met": ", ".join(met)}
 
 
 def suite_facts(suite: Suite) -> SuiteFacts:

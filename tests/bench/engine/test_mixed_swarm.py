@@ -123,7 +123,9 @@ def test_late_completions_are_those_of_older_weights(
             for name, weight in model.weights().items():
                 weight.copy_(versions[older][name])
         own = [row for row in rows if not row.malicious]
-        everyone = {(duty.group, duty.index): duty for duty in swarm.context.duties(number)}
+        everyone = {
+            (assignment.group, assignment.index): assignment for assignment in swarm.context.assignments(number)
+        }
         keys = [slot_seed(swarm.seed, number, everyone[r.group, r.place], r.item_id) for r in own]
         prompts = [model.prompt_ids(swarm.task.messages(items[item_id])) for item_id in by_group(rows)]
         drawn = sample(model, prompts, [row.group for row in own], keys, swarm.spec.sampling)

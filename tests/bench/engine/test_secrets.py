@@ -14,7 +14,7 @@ from thiefbench.engine.keys import SECRET_BYTES, generator, key, new_secret, sec
 from thiefbench.engine.pool import shuffled
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.engine.topology import duties, slot_seed
+from thiefbench.engine.topology import assignments, slot_seed
 from thiefbench.tasks.base import Task
 
 Build = Callable[..., Swarm]
@@ -39,12 +39,12 @@ def explained(view: DefenderView, spec: SwarmSpec, task: Task, seed: int) -> set
     """Which parts of a view follow from a seed: each of them would give away who sent what."""
     number, pool = view.round, view.completions
     by_slot = {(each.group, each.index): each for each in pool}
-    owed = duties(spec, generator(seed, "duties", number))
+    owed = assignments(spec, generator(seed, "duties", number))
     slots = [(each.group, each.index) for each in pool]
     pseudonyms = {f"{key(seed, 'sender', node) & 0xFFFFFFFF:08x}" for node in range(spec.nodes)}
     of_sender: dict[str, set[int]] = {}
-    for duty in owed:
-        of_sender.setdefault(by_slot[duty.at].sender, set()).add(duty.node)
+    for assignment in owed:
+        of_sender.setdefault(by_slot[assignment.at].sender, set()).add(assignment.node)
     items = items_of(task, "train")
     followed = {
         "rng": generator(seed, "defense", number).getstate() == view.rng.getstate(),

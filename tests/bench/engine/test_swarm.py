@@ -27,7 +27,7 @@ from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError
 from thiefbench.engine.swarm import Swarm
-from thiefbench.engine.topology import duties
+from thiefbench.engine.topology import assignments
 from thiefbench.tasks.base import Ask, Completion, Item, Task, Topology
 
 Build = Callable[..., Swarm]
@@ -112,7 +112,7 @@ def test_rows_tell_the_truth_of_their_slots(topology: Topology, build_swarm: Bui
     rows = swarm.round(1).rows
     items = {item["id"]: Item.from_row(item) for item in vowels.items("train")}
     assert [(row.group, row.place) for row in rows] == [(g, p) for g in range(4) for p in range(8)]
-    owed = duties(swarm.spec, generator(swarm.seed, "duties", 1))
+    owed = assignments(swarm.spec, generator(swarm.seed, "duties", 1))
     assert [(row.node, row.group, row.place) for row in rows] == [(d.node, d.group, d.index) for d in owed]
     assert [row.malicious for row in rows] == [row.node == 3 for row in rows], "the last f nodes are malicious"
     for row in rows:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from thiefbench.engine.spec import SpecError, SwarmSpec
-from thiefbench.engine.topology import Duty, assign_items, duties
+from thiefbench.engine.topology import Assignment, assign_items, assignments
 from thiefbench.tasks.base import Item, Topology
 
 SHAPES = [  # topology, m, f, B, G
@@ -22,24 +22,24 @@ SHAPES = [  # topology, m, f, B, G
 shapes = pytest.mark.parametrize(("topology", "m", "f", "b", "g"), SHAPES)
 
 
-def owed(topology: Topology, m: int, f: int, b: int, g: int) -> list[Duty]:
-    return duties(SwarmSpec(topology=topology, nodes=m, malicious=f, prompts=b, group=g), random.Random(0))
+def owed(topology: Topology, m: int, f: int, b: int, g: int) -> list[Assignment]:
+    return assignments(SwarmSpec(topology=topology, nodes=m, malicious=f, prompts=b, group=g), random.Random(0))
 
 
 @shapes
 def test_every_place_of_every_group_is_owed_once(topology: Topology, m: int, f: int, b: int, g: int) -> None:
-    slots = [(duty.group, duty.index) for duty in owed(topology, m, f, b, g)]
+    slots = [(assignment.group, assignment.index) for assignment in owed(topology, m, f, b, g)]
     assert slots == [(group, place) for group in range(b) for place in range(g)], "B groups of G, by group and place"
 
 
 @shapes
 def test_nodes_share_the_work_equally(topology: Topology, m: int, f: int, b: int, g: int) -> None:
     made = owed(topology, m, f, b, g)
-    assert Counter(duty.node for duty in made) == dict.fromkeys(range(m), b * g // m)
-    groups = [{duty.group for duty in made if duty.node == node} for node in range(m)]
+    assert Counter(assignment.node for assignment in made) == dict.fromkeys(range(m), b * g // m)
+    groups = [{assignment.group for assignment in made if assignment.node == node} for node in range(m)]
     if topology == "horizontal":
         assert groups == [set(range(b))] * m, "horizontal: every node answers every prompt"
-        assert set(Counter((duty.group, duty.node) for duty in made).values()) == {g // m}
+        assert set(Counter((assignment.group, assignment.node) for assignment in made).values()) == {g // m}
     else:
         assert [len(own) for own in groups] == [b // m] * m, "vertical: a node owns B / m whole groups"
         assert sum(map(len, groups)) == len(set().union(*groups)), "vertical: no group has two owners"
@@ -50,9 +50,11 @@ def test_positions_and_indices_name_a_slot_within_its_node(topology: Topology, m
     made = owed(topology, m, f, b, g)
     prompts, answers = (b, g // m) if topology == "horizontal" else (b // m, g)
     for node in range(m):
-        own = [(duty.position, duty.sample) for duty in made if duty.node == node]
+        own = [(assignment.position, assignment.sample) for assignment in made if assignment.node == node]
         assert sorted(own) == [(p, i) for p in range(prompts) for i in range(answers)]
-        assert len({(duty.group, duty.position) for duty in made if duty.node == node}) == prompts
+        assert (
+            len({(assignment.group, assignment.position) for assignment in made if assignment.node == node}) == prompts
+        )
 
 
 @pytest.mark.parametrize(
@@ -101,14 +103,16 @@ def item(name: str) -> Item:
 def test_items_of_groups(topology: Topology, expected: list[str]) -> None:
     """Horizontal: one common draw. Vertical: every honest node's own draw, a malicious node's choice."""
     spec = SwarmSpec(topology=topology, nodes=2, malicious=1, prompts=4, group=2)
-    made = duties(spec, random.Random(3))
+    made = assignments(spec, random.Random(3))
     drawn = assign_items(
         spec,
         made,
         draw=lambda whose, count: [item(f"{whose} {i}") for i in range(count)],
         choose=lambda node, count: [item(f"own {i}") for i in range(count)] if node == 1 else None,
     )
-    by_owner = sorted((duty.node, duty.position, duty.group) for duty in made if duty.index == 0)
+    by_owner = sorted(
+        (assignment.node, assignment.position, assignment.group) for assignment in made if assignment.index == 0
+    )
     order = [group for _, _, group in by_owner] if topology == "vertical" else range(4)
     assert [drawn[group].id for group in order] == expected, "a group's item is its owner's"
 
@@ -116,7 +120,7 @@ def test_items_of_groups(topology: Topology, expected: list[str]) -> None:
 @shapes
 def test_places_and_groups_are_drawn_anew_by_the_key(topology: Topology, m: int, f: int, b: int, g: int) -> None:
     spec = SwarmSpec(topology=topology, nodes=m, malicious=f, prompts=b, group=g)
-    assert duties(spec, random.Random(1)) == duties(spec, random.Random(1))
+    assert assignments(spec, random.Random(1)) == assignments(spec, random.Random(1))
     if m > 1:
-        owners = {tuple(duty.node for duty in duties(spec, random.Random(seed))) for seed in range(20)}
+        owners = {tuple(assignment.node for assignment in assignments(spec, random.Random(seed))) for seed in range(20)}
         assert len(owners) > 1, "a place or group that always has the same owner is a label"

@@ -20,7 +20,7 @@ from thiefbench.engine.round_plan import MaliciousWork, RoundPlan
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Assignment
 from thiefbench.engine.transport import Offer
 from thiefbench.engine.views.attacker import DefenseQueries
 
@@ -31,14 +31,14 @@ class _WatchedColluders(Colluders):
     asked = False
     _last: DefenseQueries | None = None
 
-    def work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+    def work(self, plan: RoundPlan, assignments: Sequence[Assignment], honest: Sequence[Offer]) -> MaliciousWork:
         self._last = None
-        work = super().work(plan, duties, honest)
+        work = super().work(plan, assignments, honest)
         self.asked = self._last is not None and bool(self._last._asked)
         return work
 
-    def _queries(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> DefenseQueries:
-        self._last = super()._queries(plan, duties, honest)
+    def _queries(self, plan: RoundPlan, assignments: Sequence[Assignment], honest: Sequence[Offer]) -> DefenseQueries:
+        self._last = super()._queries(plan, assignments, honest)
         return self._last
 
 
@@ -74,10 +74,12 @@ class WatchingBackend(FollowingBackend):
         self._asks = self.context.role != "control" and threat.queries > 0 and not unasked
         self.takes_submissions = self.context.role != "control" and threat.policy and not self._asks
 
-    def malicious_work(self, plan: RoundPlan, duties: Sequence[Duty], honest: Sequence[Offer]) -> MaliciousWork:
+    def malicious_work(
+        self, plan: RoundPlan, assignments: Sequence[Assignment], honest: Sequence[Offer]
+    ) -> MaliciousWork:
         """The attack's submissions, or the recorded ones."""
         self.colluders.asked = False
-        return super().malicious_work(plan, duties, honest)
+        return super().malicious_work(plan, assignments, honest)
 
 
 class RehearsingSwarm(Swarm):

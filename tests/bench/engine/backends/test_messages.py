@@ -28,7 +28,7 @@ from thiefbench.engine.backends.messages import (
     read_offers,
 )
 from thiefbench.engine.spec import SwarmSpec
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Assignment
 from thiefbench.engine.transport import Offer
 from thiefbench.tasks.answer_keys import AnswerKey
 from thiefbench.tasks.base import Sampling
@@ -37,7 +37,7 @@ LIMIT = 20
 SPEC = SwarmSpec(nodes=2, malicious=1, prompts=4, group=4, sampling=Sampling(max_new_tokens=LIMIT))
 DIGEST = "0123456789abcdef" * 2
 NODE, ROUND = 1, 3
-OWED = [Duty(NODE, group, place, group, place // 2) for group in range(4) for place in (1, 3)]
+OWED = [Assignment(NODE, group, place, group, place // 2) for group in range(4) for place in (1, 3)]
 OFFERS = [Offer(NODE, d.group, d.index, tuple(range(d.group, d.group + 9)), -(2**63) + d.index, b"p\xff") for d in OWED]
 PAYLOAD = {(0, 1), (3, 3)}
 
@@ -61,7 +61,7 @@ def test_a_sound_message_arrives_as_it_was() -> None:
 
 def test_the_longest_message_that_a_round_needs_is_let_through() -> None:
     ids, proof = (-(2**31),) * (LONGEST_SENT * LIMIT), bytes(1024 + 64 * LONGEST_SENT * LIMIT)
-    offers = [Offer(NODE, duty.group, duty.index, ids, -(2**63), proof) for duty in OWED]
+    offers = [Offer(NODE, assignment.group, assignment.index, ids, -(2**63), proof) for assignment in OWED]
     assert len(offers_message(ROUND, DIGEST, offers, PAYLOAD, LIMIT)) <= most_bytes(SPEC)
 
 
@@ -131,7 +131,9 @@ def test_an_entry_counts_for_an_own_slot_that_is_named_once(
     fields = message()
     change(fields["offers"])
     got = read(encode(fields))
-    assert [(offer.group, offer.index) for offer in got.offers] == [(duty.group, duty.index) for duty in OWED]
+    assert [(offer.group, offer.index) for offer in got.offers] == [
+        (assignment.group, assignment.index) for assignment in OWED
+    ]
     assert {offer.node for offer in got.offers} == {NODE}, "a message speaks for its sender alone"
     if at is None:
         assert why in got.refused[0], "what is too much is refused, with a reason"

@@ -25,7 +25,7 @@ from thiefbench.engine.round_plan import RoundPlan
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
-from thiefbench.engine.topology import Duty
+from thiefbench.engine.topology import Assignment
 from thiefbench.engine.transport import Received
 from thiefbench.suite.analysis.replay import Recording, Replay, ReplayError, replay
 from thiefbench.suite.store.records import CellDir, Record, rows_table
@@ -128,7 +128,7 @@ def live(rows: Sequence[CompletionRow], task: GsmMicro, defense: Defense) -> lis
     """The verdicts of a swarm that receives exactly these rows: its model is never asked."""
     policy = Policy.load(resolve("micro-math"))
     swarm = Swarm(SPEC, "attack", policy, task, Text(PHRASE, "start"), defense, SEED)
-    swarm.context.sender = lambda number, duty: f"node-{duty.node}"  # type: ignore[method-assign]
+    swarm.context.sender = lambda number, assignment: f"node-{assignment.node}"  # type: ignore[method-assign]
     known = {row["id"]: Item.from_row(row) for row in task.items("train")}
     verdicts = []
     for number in range(1, ROUNDS + 1):
@@ -136,7 +136,7 @@ def live(rows: Sequence[CompletionRow], task: GsmMicro, defense: Defense) -> lis
         items = [known[r.item_id] for r in pool if r.place == 0]
         received = [Received(Completion(r.ids, r.text, r.ended), r.refused) for r in pool]
         payload = {(r.group, r.place) for r in pool if r.payload}
-        owed = [Duty(r.node, r.group, r.place, 0, 0) for r in pool]
+        owed = [Assignment(r.node, r.group, r.place, 0, 0) for r in pool]
         cache = swarm.context.forward_cache(swarm.cohort, items)
         plan = RoundPlan(number, items, owed, {swarm.cohort: cache})
         gathered = Pool.collected(swarm.context, plan, owed, received, [r.reward for r in pool], cache)
