@@ -213,14 +213,7 @@ def measure(spec: CellSpec) -> MeasuredCell:
 
 
 def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) -> None:
-    """A table of the cells by swarm and defense for each attack; below it, the run's time and what it detects."""
-    wide = out if out.is_terminal else Console(file=out.file, highlight=False, width=200, emoji=False)
-    attacks: dict[str, list[CellSpec]] = {}
-    for spec in plan.cells:
-        attacks.setdefault(plan.suite.title_of(spec), []).append(spec)
-    for attack, cells in attacks.items():
-        wide.print(f"attack {escaped(attack)}")
-        wide.print(_cell_table(plan, cells))
+    """The run's size, time and what it detects; below, the cells by swarm and defense, one table for equal attacks."""
     for line in plan_lines(plan, can_measure=True):
         out.print(escaped(line))
     if plan.resolution is not None:
@@ -231,26 +224,46 @@ def print_run_plan(out: Console, plan: RunPlan, gaps: Sequence[float] = GAPS) ->
         )
         for gap in gaps:
             out.print(f"  {plan.resolution.text(gap)}")
-
-
-def _cell_table(plan: RunPlan, cells: Sequence[CellSpec]) -> Table:
-    """The cells of one attack by swarm and defense; long names go on in the next line, so nothing is cut off."""
+    wide = out if out.is_terminal else Console(file=out.file, highlight=False, width=200, emoji=False)
+    attacks: dict[str, list[CellSpec]] = {}
+    for spec in plan.cells:
+        attacks.setdefault(plan.suite.title_of(spec), []).append(spec)
     stages = {stage.spec: stage for stage in plan.stages}
-    begun = any(stages[spec].done for spec in cells if spec in stages)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("swarm", "defense", "seeds", "stored", "to run", *(["of these begun"] if begun else [])):
-        folds = column in ("defense", "of these begun")
-        table.add_column(column, no_wrap=not folds, overflow="fold")
+    alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for attack, cells in attacks.items():
+        alike.setdefault(_cell_rows(stages, cells), []).append(attack)
+    for rows, titles in alike.items():
+        wide.print()
+        each = [f"cells for the attack {titles[0]}"] if len(titles) == 1 else ["cells for each of the attacks", *titles]
+        for number, line in enumerate(each):
+            wide.print(escaped(f"  {line}" if number else line), soft_wrap=not out.is_terminal)
+        wide.print(_cell_table(rows))
+
+
+def _cell_rows(stages: Mapping[CellSpec, Stage], cells: Sequence[CellSpec]) -> tuple[tuple[str, ...], ...]:
+    """One attack's cells by swarm and defense: swarm, defense, seeds, stored, to run, progress of those begun."""
     kinds: dict[tuple[str, str], list[CellSpec]] = {}
     for spec in cells:
         swarm = {"attack": "attacked", "control": "no attack", "placebo": "placebo"}[spec.role]
         kinds.setdefault((swarm, spec.defense), []).append(spec)
+    rows = []
     for kind, alike in kinds.items():
         waiting = [stages[spec] for spec in alike if spec in stages]
-        rounds = ", ".join(f"seed {stage.spec.seed} at round {stage.done}" for stage in waiting if stage.done)
+        begun = ", ".join(f"seed {stage.spec.seed} at round {stage.done}" for stage in waiting if stage.done)
         seeds = ranges(sorted({spec.seed for spec in alike}))
-        counts = (str(len(alike) - len(waiting)), str(len(waiting)))
-        table.add_row(*(escaped(part) for part in kind), seeds, *counts, *([rounds or "-"] if begun else []))
+        rows.append((*kind, seeds, str(len(alike) - len(waiting)), str(len(waiting)), begun))
+    return tuple(rows)
+
+
+def _cell_table(rows: Sequence[Sequence[str]]) -> Table:
+    """The rows of `_cell_rows`; long names go on in the next line, so nothing is cut off."""
+    begun = any(row[-1] for row in rows)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("swarm", "defense", "seeds", "stored", "to run", *(["of these begun"] if begun else [])):
+        folds = column in ("defense", "of these begun")
+        table.add_column(column, no_wrap=not folds, overflow="fold")
+    for row in rows:
+        table.add_row(*(escaped(part) for part in row[:-1]), *([escaped(row[-1]) or "-"] if begun else []))
     return table
 
 

@@ -61,10 +61,23 @@ def test_nothing_is_cut_off_at_80_columns(tmp_path: Path) -> None:
     found = ahead(suite("none", long, f"{long}+similarity+arithmetic"), tmp_path / "store")
     out = StringIO()
     print_run_plan(Console(file=out, width=80, force_terminal=True, no_color=True, highlight=False), found)
-    table = out.getvalue().partition("tiny-v1:")[0]
+    table = out.getvalue().partition("cells for")[2]
     assert "\N{HORIZONTAL ELLIPSIS}" not in table
     assert all(word in table for word in ("attack ", "swarm", "defense", "seeds", "stored", "to run"))
     assert "etic" in table, "a long name goes on in the next line, to its end"
+
+
+def test_attacks_with_equal_cells_share_a_table(tmp_path: Path) -> None:
+    of = load_suite("standard-v2")
+    said = printed(look_ahead(of, of.cells("cpu", "float32", 2), Store(tmp_path / "store")))
+    total, *tables = said.split("\n\n")
+    assert total.startswith("standard-v2: 195 cells to run")
+    assert sum(len(table.splitlines()) for table in tables) < 30
+    (attacks,) = [table.splitlines() for table in tables if "contrast(attack='own')" in table]
+    assert attacks[0] == "cells for each of the attacks"
+    assert "  vertical: auto" in attacks
+    to_run = [int(line.split()[-1]) for line in said.splitlines() if line.split()[-2:-1] == ["0"]]
+    assert set(to_run) == {5}, "cells of each kind, one per seed"
 
 
 def test_without_records_a_reference_machine_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
