@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -609,9 +610,7 @@ def _check_once(submission: Submission, baseline: bool) -> None:
     swarms = [part.swarm for part in submission.suite.scenes]
     if (findings := read_pass(submission.store, submission.staged, baseline, swarms)) is not None:
         err.print("not checked again: the same files passed `thiefbench leaderboard check` with these versions")
-        for finding in findings:
-            if finding.status == "warning":
-                _print(finding)
+        _printed(finding for finding in findings if finding.status == "warning")
         return
     err.print("first the rules of `thiefbench leaderboard check`, about a minute ...")
     subject: Subject | RuleSubject
@@ -634,11 +633,7 @@ def _ask(subject: Subject | RuleSubject) -> list[Finding]:
     from thiefbench.leaderboard.checking.check import check as check_rules
     from thiefbench.leaderboard.checking.check_rule import check_rule
 
-    findings = []
-    for finding in check_rules(subject) if isinstance(subject, Subject) else check_rule(subject):
-        _print(finding)
-        findings.append(finding)
-    return findings
+    return _printed(check_rules(subject) if isinstance(subject, Subject) else check_rule(subject))
 
 
 def _ask_attack(attack: str) -> int:
@@ -651,22 +646,30 @@ def _ask_attack(attack: str) -> int:
     from thiefbench.leaderboard.isolation.sandbox_paths import attack_kind
 
     torch.set_num_threads(1)  # such small models gain nothing from a second one
-    kind, failed = attack_kind(attack), 0
-    asked = (
+    kind = attack_kind(attack)
+    findings = _printed(
         check_rules(AttackSubject(attack))
         if kind == "attack"
         else check_tensor_attack(TensorAttackSubject(attack, kind))
     )
+    return sum(finding.status == "FAILED" for finding in findings)
+
+
+def _printed(asked: Iterable[Finding]) -> list[Finding]:
+    """Print findings as they come; a fault that several questions run into is written out once."""
+    findings: list[Finding] = []
     for finding in asked:
-        _print(finding)
-        failed += finding.status == "FAILED"
-    return failed
+        _print(finding, findings)
+        findings.append(finding)
+    return findings
 
 
-def _print(finding: Finding) -> None:
-    style = _STYLES[finding.status]
-    separator = "" if not finding.detail else "  " if finding.status == "ok" else ": "
-    said = f"{escaped(finding.question)}{separator}{stranger_s(finding.detail)}"
+def _print(finding: Finding, earlier: Sequence[Finding] = ()) -> None:
+    from thiefbench.leaderboard.checking.findings import shortened
+
+    style, detail = _STYLES[finding.status], shortened(finding, earlier)
+    separator = "" if not detail else "  " if finding.status == "ok" else ": "
+    said = f"{escaped(finding.question)}{separator}{stranger_s(detail)}"
     print_hanging(out, f"[{style}]{finding.status:7}[/{style}] ", said)
 
 

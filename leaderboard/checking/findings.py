@@ -24,6 +24,19 @@ class Finding:
     detail: str = ""
 
 
+LONG = 40
+"""Characters from which on a fault is not written out again."""
+
+
+def shortened(finding: Finding, earlier: Sequence[Finding]) -> str:
+    """The finding's detail; where it ends in the fault of an earlier finding, that is named instead."""
+    for known in earlier:
+        fault = known.detail
+        if known.status == finding.status == "FAILED" and len(fault) >= LONG and finding.detail.endswith(fault):
+            return f"{finding.detail.removesuffix(fault)}the same as for {known.question!r}"
+    return finding.detail
+
+
 class RuleBroken(Exception):  # noqa: N818  (a finding, not an error)
     """The submission breaks a rule. Says what is wrong and what to change."""
 

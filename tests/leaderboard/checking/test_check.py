@@ -33,7 +33,7 @@ from thiefbench.leaderboard.checking.check import (
     Subject,
     check,
 )
-from thiefbench.leaderboard.checking.findings import REPEATABLE
+from thiefbench.leaderboard.checking.findings import REPEATABLE, shortened
 from thiefbench.leaderboard.checking.probes import HOSTILE_TEXTS
 from thiefbench.leaderboard.checking.samples import RECIPES, ROUNDS, Sample, SampleRecipe, sample_of
 from thiefbench.leaderboard.checking.verdict_differences import alike
@@ -755,3 +755,16 @@ def test_without_a_sandbox_it_says_how_to_go_on(on_the_sample: None, monkeypatch
     assert "--unsafe" in str(done.exception)
     done = CliRunner().invoke(app, ["leaderboard", "check", "none", "--unsafe"])
     assert done.exit_code == 0, done.output
+
+
+def test_a_fault_of_several_questions_is_written_out_once() -> None:
+    fault = "the defense yes failed in inspect: it returned True, which is not a Verdict"
+    first = Finding("a pool of one", "FAILED", fault)
+    earlier = [Finding("an empty pool", "ok", fault), first]
+    assert shortened(first, earlier[:1]) == fault
+    assert shortened(Finding("hostile texts", "FAILED", fault), earlier) == "the same as for 'a pool of one'"
+    within = Finding("verdicts", "FAILED", f"in round 1: {fault}")
+    assert shortened(within, earlier) == "in round 1: the same as for 'a pool of one'"
+    other = Finding("verdicts", "FAILED", f"{fault}; and more")
+    assert shortened(other, earlier) == other.detail
+    assert shortened(Finding("verdicts", "FAILED", "late"), [Finding("a pool", "FAILED", "late")]) == "late"
