@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
 from thiefbench.suite.analysis.comparison import Comparison, Line
 from thiefbench.suite.analysis.lost_learning import LostLearning, lost_learning
@@ -130,11 +130,20 @@ class SuiteTable:
     why_no_places: str
 
 
+NO_BASELINE: Final = (
+    "this store has no undefended cells, which defenses are measured against. A submission is measured against the "
+    "published ones, and its row is on the board, written by: thiefbench leaderboard build"
+)
+"""Why a store that a submission filled has no numbers to rank by."""
+
+
 def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> SuiteTable:
     """The table of a run; it stands also where nothing can be ranked, and then says why."""
     seeds = seeds_of(comparisons)
     reasons = doubts(comparisons)
     why = why_no_ranking(run["suite"], comparisons) or "; ".join(reasons.values())
+    if all(comparison.line("none") is None for comparison in comparisons):
+        why, reasons = NO_BASELINE, {}
     by_defense = {row.defense: row for row in rows(comparisons)}
     placements = places(run, comparisons) or _unplaced(list(by_defense.values()), comparisons, why, reasons)
     has_utility = bool(run["suite"].get("utility"))

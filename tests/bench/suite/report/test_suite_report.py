@@ -15,8 +15,9 @@ import pytest
 
 from tests.bench.handmade import TEXT, TONE, Numbers, Says, comparisons, parts, store, suite, usual
 from tests.bench.suite.report.test_report import Page, report
+from thiefbench.suite.analysis.run_comparisons import comparisons_of_run
 from thiefbench.suite.report.drawing import Style
-from thiefbench.suite.report.overview import SuiteRow, SuiteTable, suite_table
+from thiefbench.suite.report.overview import NO_BASELINE, SuiteRow, SuiteTable, suite_table
 from thiefbench.suite.report.series import Series, what_bands_are
 from thiefbench.suite.report.suite_files import (
     shown_cost,
@@ -163,6 +164,17 @@ class TestTable:
         assert row(made, "similarity").fields[TONE].problem == "seed 0: its undefended cell has no score"
         assert {write_rank(each) for each in made.rows} == {"\u2013"}
         assert "no undefended score at seed 0" in made.why_no_places
+
+    def test_a_store_without_undefended_cells_says_so_once(self, tmp_path: Path) -> None:
+        """As of a submission, whose shared cells are the published ones."""
+        kept = store(tmp_path, suite(seeds=FIVE), usual, list)
+        run = kept.read_run()
+        assert run is not None
+        run["cells"] = [cell for cell in run["cells"] if cell["defense"] != "none"]
+        made = suite_table(run, comparisons_of_run(kept, run))
+        assert made.why_no_places == NO_BASELINE
+        assert not made.doubts
+        assert {write_rank(each) for each in made.rows} == {"\u2013"}
 
     def test_an_attack_without_effect_is_inconclusive_for_all(self, tmp_path: Path) -> None:
         says = but(usual, lambda c: c.attack == TONE and c.role == "attack", asr=0.0)
