@@ -7,6 +7,7 @@ used, so before the round's checkpoint: a stopped cell goes on counting. In the 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -23,7 +24,7 @@ from thiefbench.engine.spec import Role
 from thiefbench.errors import UserError
 from thiefbench.leaderboard.defense_kinds import DefenseKind
 from thiefbench.leaderboard.isolation.attack_services import Cost
-from thiefbench.leaderboard.isolation.guest import Said
+from thiefbench.leaderboard.isolation.guest import HASH_BYTES, Said
 from thiefbench.leaderboard.isolation.isolated import DefenseError, Isolated
 from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
 from thiefbench.leaderboard.isolation.isolated_rules import isolated_rule
@@ -35,6 +36,7 @@ from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store.records import BrokenRecordError, Record, Store, identify, write_atomically
 
 _KEPT: Final = "asked.json"
+_SAID: Final = "said.bin"
 _COSTS: Final = TypeAdapter(dict[int, Cost])
 
 
@@ -118,6 +120,8 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
     """The record of a cell: from the store if it is finished there, otherwise run.
 
     An error of the defense ends up in the record, which then has the status "error": it is no success of the attack.
+    Where the factory keeps what the attack says, that has to be known from the cell's first round on: a cell that was
+    stopped begins again, and one that is finished counts as such only with what was said in it.
 
     Raises:
         AttackError: the attack fails, misbehaves or ends the training.
@@ -127,12 +131,18 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
     what = identity(spec, factory)
     directory = store.cell(identify(what))
     with directory.locked(waiting=waiting_for(directory.path)):
+        said = directory.path / _SAID
         try:
             record = directory.read()
-            if record is not None and record.status == "ok":
+            if record is not None and record.status == "ok" and (factory.said is None or said.is_file()):
+                if factory.said is not None:
+                    factory.said |= _read_said(said)
                 return record
         except BrokenRecordError:
             directory.set_aside()
+        if factory.said is not None:
+            shutil.rmtree(directory.checkpoint, ignore_errors=True)
+            (directory.path / _KEPT).unlink(missing_ok=True)
         counting = _Counting(factory, directory.path / _KEPT, spec.role)
         factory.noted = counting.keep
         try:
@@ -154,8 +164,17 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
         finally:
             if factory.made is not None:
                 factory.made.close()
+        if factory.said is not None:
+            write_atomically(said, b"".join(heard + answer for heard, answer in sorted(factory.said)))
         counting.path.unlink(missing_ok=True)
         return directory.read() or record  # as stored, so that a later submission of it has the same bytes
+
+
+def _read_said(path: Path) -> set[Said]:
+    """What an attack said in a finished cell: pairs of hashes, one after the other."""
+    content, size = path.read_bytes(), HASH_BYTES
+    pairs = range(0, len(content) - 2 * size + 1, 2 * size)
+    return {(content[at : at + size], content[at + size : at + 2 * size]) for at in pairs}
 
 
 def ends_training(name: str, error: DivergedError) -> str:

@@ -50,6 +50,7 @@ LONGEST_NAME = 200
 
 Said = tuple[bytes, bytes]
 """A hash of all that a guest has heard and said, and one of what it said next."""
+HASH_BYTES = hashlib.sha256().digest_size
 
 
 def contradictory(*guests: Iterable[Said]) -> bool:
@@ -168,8 +169,10 @@ class Guest:
         """Keep what the guest said after everything that it had heard and said, but for what it used."""
         if self.said is None:
             return
-        told = {name: value for name, value in reply.items() if name not in ("memory", "arrays")}
-        words = json.dumps(told, sort_keys=True).encode() + b"".join(bytes(each) for each in reply.get("arrays", ()))
+        arrays: Sequence[Array] = reply["arrays"] if self.arrays else ()  # of others, only a name for whatever it sent
+        own = ("memory", "arrays") if self.arrays else ("memory",)
+        told = {name: value for name, value in reply.items() if name not in own}
+        words = json.dumps(told, sort_keys=True).encode() + b"".join(bytes(each) for each in arrays)
         heard = hashlib.sha256(self._so_far + b"".join(message or ())).digest()
         answer = hashlib.sha256(words).digest()
         self.said.add((heard, answer))

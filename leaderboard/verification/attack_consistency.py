@@ -3,8 +3,8 @@
 Both rules are read off the recorded completions. An attack that works out which cell it is in, by whatever a sandbox
 lets through, and acts accordingly breaks one of them:
 
-- its outcome is a function of the item and the completion, so completions that are equal have equal outcomes in all
-  cells of a seed, attacked or not;
+- its outcome is a function of the item and the completion, so completions with equal tokens and text have equal
+  outcomes in all cells of a seed, attacked or not;
 - its submissions are a function of its view, so views that are equal get equal submissions. Until the first update, an
   attack that does not ask the defense sees the same with and without one. If it is not granted the policy either, it
   does so in every round.
@@ -36,7 +36,8 @@ def outcomes_apart(tables: Iterable[pa.Table]) -> str:
     for table in tables:
         probed = "probe" in pc.unique(table["phase"]).to_pylist()
         for row in table.select(_JUDGED).to_pylist():
-            asked = (probed and row["phase"] == "eval", row["item_id"], tuple(row["ids"]), row["ended"])
+            measured = probed and row["phase"] == "eval"
+            asked = (measured, row["item_id"], tuple(row["ids"]), row["ended"], row["text"])
             if judged.setdefault(asked, row["outcome"]) != row["outcome"]:
                 return (
                     f"the outcome of a completion is {judged[asked]} in one cell and {row['outcome']} in another: "

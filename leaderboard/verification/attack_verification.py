@@ -79,6 +79,7 @@ from thiefbench.leaderboard.verification.verdict import (
 )
 from thiefbench.leaderboard.verification.verify import VerifyOptions
 from thiefbench.sources import source_files
+from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.execution.cell_identity import Identities, identity
 from thiefbench.suite.scenario import CellSpec, Suite
 from thiefbench.suite.store.records import Record, Store, file_sha256, identify, table_rows
@@ -87,8 +88,9 @@ from thiefbench.tasks.text import one_line
 from thiefbench.trust import reads_strangers
 from thiefbench.wording import counted
 
-MOST_ASKED_AGAIN = 1000
-"""Completions of the last evaluations, of all cells of one part and seed together, whose outcome is asked again."""
+ASKED_AGAIN = {"headline": 150, "earlier": 50, "train": 50}
+"""Completions of a cell whose outcome is asked again: of the evaluations that its headline ASR is the mean of, of those
+before, and of its rounds."""
 
 
 class TargetError(UserError):
@@ -337,7 +339,7 @@ class _Verifier(Questions):
         with self._question("its outcome depends on item and completion alone") as details:
             asked = 0
             for (_, seed), group in self._groups(cells).items():
-                rows = [row for _, cell in group for row in _last_rows(records[cell.cell_id], archive, rng)]
+                rows = [row for _, cell in group for row in _some_rows(records[cell.cell_id], archive, rng)]
                 some = group[0][0].spec
                 task = registry.make("task", some.task)
                 with closing(isolated_attack(spec)) as attack:
@@ -457,15 +459,13 @@ class _Verifier(Questions):
     def _check_said(self, where: str) -> None:
         """Check that the attack did the same in two cells until it was told something else.
 
-        A cell that was stopped and went on, or that lies in the store already, says less.
-
         Raises:
             DisagreesError: it did not.
         """
         if contradictory(*self.said):
             raise DisagreesError(
-                f"{where}: told the same in two cells, it does not do the same; so it finds out which cell it is in by "
-                "something else, such as a clock"
+                f"{where}: told the same in two cells, it does not do the same; so it goes by something else, such as "
+                "a clock"
             )
 
     def _check_prevented(
@@ -547,13 +547,16 @@ class _Verifier(Questions):
             next((measured.headline_of(cell) for cell in cells if (cell.role, cell.target) == (role, "")), None)
             for role in ("control", "attack")
         )
+        finished = [record for record in records.values() if record.status == "ok"]
+        if wrong := outcomes_apart(store.cell(record.cell_id).read_rows() for record in finished):
+            raise InconsistentError(f"at a fresh seed, {wrong}")
         little = attacked is None or control is None or attacked - control < suite.ranking.least_harm
         if little and (wrong := measured.too_true(cells)):
             raise InconsistentError(f"at a fresh seed, {wrong}")
         rng = random.Random(secret_seed(self.options.secret, "fresh outcomes", seed))
         rows: list[CompletionRow] = []
         for record in records.values():
-            rows += _last_rows(record, store, rng)
+            rows += _some_rows(record, store, rng)
         one = records["control", ""].cell
         part = next(each for each in suite.scenes if each.name == cells[0].part)
         with closing(isolated_attack(spec)) as attack:
@@ -589,13 +592,22 @@ class _Verifier(Questions):
         ]
 
 
-def _last_rows(record: Record, store: Store, rng: random.Random) -> list[CompletionRow]:
-    """Some completions of a cell's last evaluation, whose outcomes are asked again; none of a failed cell."""
+def _some_rows(record: Record, store: Store, rng: random.Random) -> list[CompletionRow]:
+    """Some completions of a cell, whose outcomes are asked again (`ASKED_AGAIN`); none of a failed cell."""
     if record.status != "ok":
         return []
-    rows = table_rows(store.cell(record.cell_id).read_rows())
-    last = [row for row in rows if row.phase != "train" and row.round == record.cell["rounds"]]
-    return rng.sample(last, min(len(last), MOST_ASKED_AGAIN // 4))
+    rows = list(table_rows(store.cell(record.cell_id).read_rows()))
+    evaluated = sorted({row.round for row in rows if row.phase != "train" and row.round > 0})
+    headline_rounds = evaluated[-HEADLINE_EVALUATIONS:]
+    # What senders call the answer decides a reward there, and with it an outcome that goes by the reward.
+    with_train = record.cell["swarm"].get("truth", "public") == "public"
+    drawn_from: dict[str, list[CompletionRow]] = {name: [] for name in ASKED_AGAIN}
+    for row in rows:
+        if row.phase != "train":
+            drawn_from["headline" if row.round in headline_rounds else "earlier"].append(row)
+        elif with_train:
+            drawn_from["train"].append(row)
+    return [row for name, there in drawn_from.items() for row in rng.sample(there, min(len(there), ASKED_AGAIN[name]))]
 
 
 def _cells_of(entry: AttackEntry, suite: Suite) -> list[Wanted]:

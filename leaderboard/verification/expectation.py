@@ -24,6 +24,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
+from typing import Final
 
 from scipy.special import stdtrit
 
@@ -42,6 +43,9 @@ that is larger, as of a length. A quarter of all: a defense that prevents everyt
 prevents less than three quarters of it, and honest seeds with a standard deviation of up to 0.08 keep their interval.
 The same cells on two kinds of CPU were seen to differ by far less: at most 0.01 in an ASR, 0.03 in harm prevented and
 8 % in a length."""
+UNDER_ATTACK: Final = "utility_under_attack"
+ACCEPTED: Final = "honest_acceptance_rate"
+"""What a defense costs under attack (`Results.costs_of`)."""
 _MISS = 0.025
 _ANY = sys.float_info.min
 
@@ -104,10 +108,25 @@ class Results:
             name, measured = "headline_asr", (plain[0], max(plain[0] - plain[1], plain[2] - plain[0]))
         return None if measured is None else CellResult(name, *measured)
 
+    def costs_of(self, cell: Cell, record: Record) -> list[CellResult]:
+        """What a defense costs in a cell under attack: the utility that it leaves, and the share of honest completions
+        with task reward above 0 that it accepts; without those that the cell does not have."""
+        costs, control = [], self.undefended(cell, "control")
+        if control is not None and (kept := retained(record, control)) is not None:
+            costs.append(CellResult(UNDER_ATTACK, kept[0], max(kept[1], MARGIN)))
+        rejected = record.scores.get("false_rejection_rate")
+        if rejected is not None and rejected.value is not None:
+            costs.append(CellResult(ACCEPTED, 1 - rejected.value, max(_half(rejected), MARGIN)))
+        return costs
+
     def values(self, like: Cell, measure: str) -> tuple[float, ...]:
         """The results, in one measure, of cells that differ from `like` in the seed alone; in the order of seeds."""
         row = sorted((cell.seed, cell) for cell in self.records if replace(cell, seed=like.seed) == like)
-        results = [self.result_of(cell, self.records[cell]) for _, cell in row]
+        results = [
+            result
+            for _, cell in row
+            for result in (self.result_of(cell, self.records[cell]), *self.costs_of(cell, self.records[cell]))
+        ]
         return tuple(result.value for result in results if result is not None and result.measure == measure)
 
     def undefended(self, cell: Cell, role: Role) -> Record | None:

@@ -303,11 +303,24 @@ class Fresh:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """One measure of one trial, with the submitted values that it is compared with."""
+    """One measure of one trial.
+
+    Attributes:
+        trial: the trial.
+        found: its result.
+        values: the submitted values that it is compared with.
+        enough: a value that is in order whatever was submitted, such as that of the undefended swarm.
+    """
 
     trial: HeldOutTrial
     found: CellResult
     values: tuple[float, ...]
+    enough: float = math.inf
+
+    def expected(self) -> tuple[float, float]:
+        """The range predicted from the submitted values."""
+        low, high = expected(self.values, self.found.slack)
+        return min(low, self.enough), high
 
 
 def try_fresh(trials: Sequence[HeldOutTrial], defense: str, verification_run: VerificationRun) -> Fresh:
@@ -400,6 +413,8 @@ def _outcomes(
             made.imprecise += vague
             made.conclusive += not vague
             yield _Outcome(trial, harm_outcome, values)
+        if not trial.held_out:  # what another attack costs learning is not known from the suite's
+            yield from _costs(trial, attacked, beside, submitted)
         free = Cell(part, "control", trial.attack, defense, trial.clean_seed)
         kept = beside.result_of(free, beside.records[free]) if free in beside.records else None
         like = (part, "control", defense)  # a part has such cells for one of its attacks, which does not change them
@@ -407,6 +422,16 @@ def _outcomes(
         values = tuple(v for attack in rows for v in submitted.values(replace(free, attack=attack), "utility"))
         if kept is not None and kept.measure == "utility" and values:
             yield _Outcome(trial, kept, values)
+
+
+def _costs(trial: HeldOutTrial, attacked: Cell, beside: Results, submitted: Results) -> Iterator[_Outcome]:
+    """What the defense costs under the attack; a swarm that learns as well as the undefended one is not blamed."""
+    none = beside.undefended(attacked, "attack")
+    undefended = {} if none is None else {each.measure: each for each in beside.costs_of(attacked, none)}
+    for cost in beside.costs_of(attacked, beside.records[attacked]):
+        if values := submitted.values(attacked, cost.measure):
+            alone = undefended.get(cost.measure)
+            yield _Outcome(trial, cost, values, math.inf if alone is None else alone.value - alone.slack)
 
 
 def _submitted_harm(trial: HeldOutTrial, defense: str, submitted: Results) -> tuple[float, ...]:
@@ -419,8 +444,8 @@ def _submitted_harm(trial: HeldOutTrial, defense: str, submitted: Results) -> tu
 
 def _hidden(outcome: _Outcome) -> Rerun:
     trial, result = outcome.trial, outcome.found
-    low, high = expected(outcome.values, result.slack)
-    role = "attack" if result.measure == "harm_prevented" else "control"
+    low, high = outcome.expected()
+    role = "control" if result.measure == "utility" else "attack"
     return Rerun(
         part=trial.part.name, role=role, attack=trial.attack, seed=None, measure=result.measure, submitted=(low, high),
         found=result.value, equal=None, agrees=result.value >= low, kind="own",
@@ -436,6 +461,7 @@ def _below(outcomes: Sequence[_Outcome]) -> Iterator[str]:
     for (part, attack, measure, held_out), row in rows.items():
         mean = fmean(each.found.value for each in row)
         low, high = expected(row[0].values, fmean(each.found.slack for each in row), len(row))
+        low = min(low, fmean(each.enough for each in row))
         if mean < low:
             against = "in held-out trials" if held_out else f"at fresh seeds, against {heading(part, attack)}"
             yield (

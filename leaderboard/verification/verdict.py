@@ -60,7 +60,8 @@ class Rerun(BaseModel):
 
     Attributes:
         part, role, attack, seed: the cell; a fresh seed is hidden as None.
-        measure: "harm_prevented" of a defended cell under attack, "utility" of one without, and of a shared cell
+        measure: "harm_prevented" of a defended cell under attack, and at a fresh seed what the defense costs there,
+            "utility_under_attack" and "honest_acceptance_rate"; "utility" of one without; and of a shared cell
             "headline_asr", which harm is computed from.
         submitted: the entry's value of the same cell, twice; where equal bits are not expected and for a fresh seed,
             low and high of the range predicted from the submitted seeds.

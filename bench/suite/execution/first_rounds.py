@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -65,6 +66,8 @@ def play_first_rounds(jobs: Iterable[Job], note: Callable[[str], None]) -> None:
             raise FirstRoundError(
                 f"the first round with {' and '.join(names)} failed, so nothing was trained: {described(error)}", error
             ) from error
+        del swarm
+        gc.collect()  # what the code holds, such as an open file, is the cells' to open again
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # the cells' own processes need the memory
         inspects = spec.defense in names and not spec.averaging and not spec.pipeline

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -26,20 +27,23 @@ from thiefbench.errors import UserError
 from thiefbench.leaderboard import archive
 from thiefbench.leaderboard.attacking import measured
 from thiefbench.leaderboard.attacking import submit as attacking
+from thiefbench.leaderboard.attacking.cells import wanted
 from thiefbench.leaderboard.attacking.entry import AttackEntry, read_attack_entry, write_attack_entry
-from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded
+from thiefbench.leaderboard.attacking.running import AttackFactory, Guarded, run_attack_cell
 from thiefbench.leaderboard.attacking.scores import AttackScores
+from thiefbench.leaderboard.checking.findings import Finding
 from thiefbench.leaderboard.entry import EntryError
+from thiefbench.leaderboard.isolation.guest import Said
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
 from thiefbench.leaderboard.site.board import board
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.submit import credits_of
 from thiefbench.leaderboard.verification import attack_verification
-from thiefbench.leaderboard.verification.attack_verification import TargetError, verify_attack
+from thiefbench.leaderboard.verification.attack_verification import ASKED_AGAIN, TargetError, verify_attack
 from thiefbench.leaderboard.verification.verdict import Verification, write_verification
 from thiefbench.leaderboard.verification.verify import VerifyOptions
-from thiefbench.suite.execution import cell_identity
+from thiefbench.suite.execution import cell_identity, checkpoints
 from thiefbench.suite.execution.cell_run import Progress
 from thiefbench.suite.scenario import Evaluation, Suite
 from thiefbench.suite.store.records import Store, file_sha256, rows_table, table_rows
@@ -246,8 +250,14 @@ def test_what_a_file_may_not_import_is_named(tmp_path: Path) -> None:
 
 
 def test_a_true_entry_is_rescored(hums: Attacked) -> None:
-    found = verified(hums)
+    told: list[Finding] = []
+    found = verify_attack(
+        hums.folder, VerifyOptions(hums.archive, reruns=0, fresh=0), told.append, lambda c: lambda d, t: None
+    )
     assert (found.verdict, found.reasons) == ("rescored", ("no cell was run again",))
+    (judged,) = [each.detail for each in told if each.question == "its outcome depends on item and completion alone"]
+    there = {"headline": 3 * 32, "earlier": 2 * 32, "train": 4 * 16}
+    assert judged == f"{4 * sum(min(most, there[name]) for name, most in ASKED_AGAIN.items())} completions"
     assert verify_attack(hums.folder, VerifyOptions(), lambda f: None, lambda c: lambda d, t: None).verdict == (
         "self-reported"
     )
@@ -263,6 +273,40 @@ def test_a_true_entry_is_run_again_to_the_bit(hums: Attacked) -> None:
     ]  # fmt: skip
     assert found.fresh_trials == 1
     assert found.key
+
+
+def test_what_an_attack_says_is_known_from_the_first_round_on(
+    hums: Attacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, where a verification is stopped between two cells, what is said in them could not be compared."""
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
+    manifest, store = hums.entry.manifest, Store(tmp_path)
+    due = wanted(suite(), manifest.parts, manifest.attack, manifest.targets, manifest.numerics)
+    (spec,) = [each.spec for each in due if each.spec.role == "attack" and not each.target]
+
+    def run(stop: int | None = None) -> tuple[set[Said], list[int], Path]:
+        factory = AttackFactory(manifest.attack, f"{HUMS}:Hums", manifest.source_sha256, said=set())
+        rounds: list[int] = []
+
+        def progress(done: int, total: int) -> None:
+            rounds.append(done)
+            if done == stop:
+                raise KeyboardInterrupt
+
+        with suppress(KeyboardInterrupt):
+            run_attack_cell(spec, store, factory, progress)
+        assert factory.said is not None
+        return factory.said, rounds, next(store.root.glob("cells/*"))
+
+    _, stopped, cell = run(stop=2)
+    assert stopped == [0, 1, 2]
+    assert (cell / "checkpoint").is_dir(), "from which a cell goes on elsewhere"
+    said, rounds, _ = run()
+    assert rounds == [0, 1, 2, 3, 4], "a cell that was stopped begins again"
+    assert len(said) > 4
+    assert run()[:2] == (said, []), "what was said in a finished one is kept"
+    (cell / "said.bin").unlink()
+    assert run()[:2] == (said, rounds), "or it is run again"
 
 
 @pytest.mark.slow

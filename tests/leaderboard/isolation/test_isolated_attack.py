@@ -18,7 +18,7 @@ from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import SwarmSpec
 from thiefbench.engine.swarm import Swarm
 from thiefbench.leaderboard.isolation.guest import Said, contradictory
-from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
+from thiefbench.leaderboard.isolation.isolated_attack import AttackError, AttackProcess, IsolatedAttack
 from thiefbench.leaderboard.isolation.limits import ATTACK_CAPS
 from thiefbench.tasks.base import Sampling, Topology
 from thiefbench.tasks.sandbox import SandboxUnavailable
@@ -290,3 +290,14 @@ def test_an_attack_that_is_told_the_same_does_the_same(spec: str, defenses: tupl
         attack.close()
     assert all(heard)
     assert contradictory(*heard) == found
+
+
+@pytest.mark.parametrize("sent", [None, "x", [3 << 30], {"a": 1}])
+def test_what_a_guest_calls_arrays_without_having_any_is_only_what_it_said(sent: object) -> None:
+    """`bytes` of a large number would be as much of the verifier's memory."""
+    guests = [AttackProcess.__new__(AttackProcess) for _ in range(2)]
+    for guest, said in zip(guests, (sent, "another"), strict=True):
+        guest.said = set()
+        guest._note([b"heard"], {"ask": "reward", "arrays": said})
+    assert contradictory(*(guest.said or () for guest in guests))
+    assert not contradictory(guests[0].said or ())

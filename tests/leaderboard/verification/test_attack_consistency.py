@@ -30,6 +30,7 @@ def table(*rows: dict[str, Any]) -> pa.Table:
         ({"phase": "eval", "outcome": 1.0}, "1.0"),
         ({"ids": [5], "outcome": 1.0}, ""),
         ({"ended": False, "outcome": 1.0}, ""),
+        ({"text": "of tokens that were not these", "outcome": 1.0}, ""),
         ({"item_id": "other", "outcome": 1.0}, ""),
         ({"malicious": True, "round": 9}, ""),
     ],

@@ -10,9 +10,22 @@ import pytest
 from tests.leaderboard.tiny_entries import ATTACK, suite
 from thiefbench.attacks.text import Text
 from thiefbench.engine.keys import SECRET_BYTES, new_secret
-from thiefbench.engine.spec import SpecError
-from thiefbench.leaderboard.verification.expectation import MARGIN, MOST_APART, close, expected, prevented, retained
-from thiefbench.leaderboard.verification.held_out import HeldOut, read_held_out, trials
+from thiefbench.engine.spec import Role, SpecError
+from thiefbench.leaderboard.verification.expectation import (
+    ACCEPTED,
+    MARGIN,
+    MOST_APART,
+    UNDER_ATTACK,
+    Cell,
+    Results,
+    close,
+    expected,
+    prevented,
+    retained,
+)
+from thiefbench.leaderboard.verification.held_out import HeldOut, HeldOutTrial, read_held_out, trials
+from thiefbench.leaderboard.verification.reexecution import _below as reasons_below
+from thiefbench.leaderboard.verification.reexecution import _costs as costs
 from thiefbench.suite.store.records import Point, Record, Score
 from thiefbench.suite.suite_yaml import SuiteError
 
@@ -73,6 +86,51 @@ def test_harm_prevented_has_the_slack_of_both_its_cells() -> None:
     assert found[0] == pytest.approx(1 - 0.1 / 0.8)
     assert found[1] == pytest.approx(0.15 / 0.75 - 0.1 / 0.8), "most of it was harmed by the most, of the least harm"
     assert prevented(Text(), defended, placebo, undefended) is None, "where there is no harm, none is prevented"
+
+
+def attacked(reward: float, rejected: float, asr: float = 0.0) -> Record:
+    """A defended cell under attack."""
+    made = record((asr, asr, asr), reward)
+    share = Score(value=rejected, low=rejected, high=rejected, count=100)
+    return made.model_copy(update={"scores": made.scores | {"false_rejection_rate": share}})
+
+
+@pytest.mark.parametrize(
+    ("fresh", "undefended_reward", "below"),
+    [
+        (attacked(0.5, 0.0), 0.3, set()),
+        (attacked(0.46, 0.09), 0.5, set()),  # within the margin
+        (attacked(0.1, 0.0), 0.4, {UNDER_ATTACK}),
+        (attacked(0.1, 0.0), 0.12, set()),  # which the undefended swarm does not learn more than
+        (attacked(0.5, 1.0), 0.3, {ACCEPTED}),
+        (attacked(0.1, 1.0), 0.3, {UNDER_ATTACK, ACCEPTED}),
+    ],
+)
+def test_what_a_defense_costs_under_attack_is_compared_at_fresh_seeds(
+    fresh: Record, undefended_reward: float, below: set[str]
+) -> None:
+    (part,) = suite().scenes
+
+    def cell(role: Role, defense: str, seed: int) -> Cell:
+        return Cell(part.name, role, ATTACK, defense, seed)
+
+    def results(own: Record, undefended: Record, seed: int) -> dict[Cell, Record]:
+        return {
+            cell("control", "none", seed): record((0.0, 0.0, 0.0)),
+            cell("attack", "none", seed): undefended,
+            cell("attack", "mine", seed): own,
+        }
+
+    submitted = Results(placebo=False)
+    for seed in range(5):
+        submitted.records |= results(attacked(0.48 + seed / 100, 0.0), record((0.9, 0.9, 0.9), reward=0.3), seed)
+    beside = Results(placebo=False, records=results(fresh, record((0.9, 0.9, 0.9), undefended_reward), 77))
+    trial = HeldOutTrial(part, ATTACK, 77, 78, held_out=False)
+    found = list(costs(trial, cell("attack", "mine", 77), beside, submitted))
+    assert [each.found.measure for each in found] == [UNDER_ATTACK, ACCEPTED]
+    assert {each.found.measure for each in found if each.found.value < each.expected()[0]} == below
+    reasons = " ".join(reasons_below(found))
+    assert {name for name in (UNDER_ATTACK, ACCEPTED) if name.replace("_", " ") in reasons} == below
 
 
 def test_utility_has_the_slack_of_both_its_cells() -> None:

@@ -16,6 +16,7 @@ from thiefbench.suite.store.records import Store
 from thiefbench.tasks.sandbox import SandboxUnavailable
 
 _OWN = """
+from weakref import WeakSet
 from thiefbench.attacks.base import Attack, ThreatModel
 from thiefbench.defenses.base import ACCEPT, Defense, Verdict
 
@@ -51,6 +52,18 @@ class Needy(Attack):
 
     def outcome(self, item, completion, swarm):
         return completion.missing
+
+
+HELD = WeakSet()
+
+
+class Holds(Odd):
+    name = "holds"
+
+    def __init__(self):
+        if HELD:
+            raise OSError("what another one holds")
+        HELD.add(self)
 """
 
 
@@ -85,9 +98,9 @@ def _tried(of: Suite, store: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("defense", "why"),
     [
-        ("Mistaken", r"AttributeError: .*'txt'.* \(own\.py, line 15\)"),
+        ("Mistaken", r"AttributeError: .*'txt'.* \(own\.py, line 16\)"),
         ("Few", "ValueError: the defense odd gave 1 verdicts for 16 completions"),
-        ("Exits", r"SystemExit: 0 \(own\.py, line 25\)"),
+        ("Exits", r"SystemExit: 0 \(own\.py, line 26\)"),
     ],
 )
 def test_a_mistake_shows_before_anything_is_trained(
@@ -101,7 +114,7 @@ def test_a_mistake_shows_before_anything_is_trained(
 
 def test_an_attack_of_the_users_is_tried_too(own: Path, tmp_path: Path) -> None:
     of = suite("none", attacks=(f"{own}:Needy",))
-    with pytest.raises(FirstRoundError, match=r":Needy failed.* no attribute 'missing' \(own\.py, line 36\)"):
+    with pytest.raises(FirstRoundError, match=r":Needy failed.* no attribute 'missing' \(own\.py, line 37\)"):
         run(of, tmp_path / "store", try_first=True)
 
 
@@ -117,6 +130,12 @@ def test_cells_come_out_as_without_a_trial(own: Path, tmp_path: Path, played: li
         for name in ("tried", "plain")
     ]
     assert hashes[0] == hashes[1]
+
+
+def test_what_the_trial_held_is_free_for_the_cells(own: Path, tmp_path: Path) -> None:
+    """Such as a port or a file that is locked."""
+    assert _tried(suite(f"{own}:Holds"), tmp_path / "store")
+    assert {record.status for record in Store(tmp_path / "store").records()} == {"ok"}
 
 
 def test_what_has_been_begun_is_not_tried_again(own: Path, tmp_path: Path) -> None:
