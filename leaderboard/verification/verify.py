@@ -533,7 +533,7 @@ class _Verifier(Questions):
                 details.append(f"{self.fresh.inconclusive} inconclusive: {_NO_HARM}")
         self.reruns += self.fresh.reruns
         for reason in self.fresh.below[:MOST_REASONS]:
-            self._flag("does not generalise", reason)
+            self._flag("does not generalise", reason.removeprefix("does not generalise: "))
 
     def _lacking_trials(self) -> list[str]:
         """What the trials at fresh seeds lack for "re-executed"."""
