@@ -117,7 +117,7 @@ class Population:
         return [self.cohorts[nodes[i % len(nodes)][1]] for i in range(first, first + count)]
 
     def by_weights(self, number: int, owed: Iterable[Assignment]) -> dict[tuple[Cohort, int], list[Assignment]]:
-        """Duties of a round by the cohort and the version of its weights that they are sampled from."""
+        """Assignments of a round by the cohort and the version of its weights that they are sampled from."""
         assignments: dict[tuple[Cohort, int], list[Assignment]] = {}
         known: dict[int, tuple[Cohort, int]] = {}
         for assignment in owed:

@@ -2,6 +2,9 @@
 
 Whoever runs them, the submitter or a verifier, runs them alike. What the attack used is kept beside the cell as it is
 used, so before the round's checkpoint: a stopped cell goes on counting. In the end it stands in the record.
+
+A verifier also keeps hashes of what the attack said in a cell and after what, in `said.bin` beside its record, and lets
+a stopped cell begin again, as no part of what is said may be missing.
 """
 
 from __future__ import annotations
@@ -142,7 +145,8 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
             directory.set_aside()
         if factory.said is not None:
             shutil.rmtree(directory.checkpoint, ignore_errors=True)
-            (directory.path / _KEPT).unlink(missing_ok=True)
+            for kept in (directory.path / _KEPT, said):
+                kept.unlink(missing_ok=True)
         counting = _Counting(factory, directory.path / _KEPT, spec.role)
         factory.noted = counting.keep
         try:

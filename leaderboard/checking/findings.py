@@ -25,7 +25,7 @@ class Finding:
 
 
 LONG = 40
-"""Characters from which on a fault is not written out again."""
+"""A fault of at least this many characters is written out only once."""
 
 
 def shortened(finding: Finding, earlier: Sequence[Finding]) -> str:

@@ -169,7 +169,7 @@ class Guest:
         """Keep what the guest said after everything that it had heard and said, but for what it used."""
         if self.said is None:
             return
-        arrays: Sequence[Array] = reply["arrays"] if self.arrays else ()  # of others, only a name for whatever it sent
+        arrays: Sequence[Array] = reply["arrays"] if self.arrays else ()  # others may call anything so
         own = ("memory", "arrays") if self.arrays else ("memory",)
         told = {name: value for name, value in reply.items() if name not in own}
         words = json.dumps(told, sort_keys=True).encode() + b"".join(bytes(each) for each in arrays)

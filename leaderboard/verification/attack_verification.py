@@ -599,14 +599,13 @@ def _some_rows(record: Record, store: Store, rng: random.Random) -> list[Complet
     rows = list(table_rows(store.cell(record.cell_id).read_rows()))
     evaluated = sorted({row.round for row in rows if row.phase != "train" and row.round > 0})
     headline_rounds = evaluated[-HEADLINE_EVALUATIONS:]
-    # What senders call the answer decides a reward there, and with it an outcome that goes by the reward.
-    with_train = record.cell["swarm"].get("truth", "public") == "public"
+    probed = any(row.phase == "probe" for row in rows)  # then evaluations of other items measure something else
     drawn_from: dict[str, list[CompletionRow]] = {name: [] for name in ASKED_AGAIN}
     for row in rows:
-        if row.phase != "train":
-            drawn_from["headline" if row.round in headline_rounds else "earlier"].append(row)
-        elif with_train:
+        if row.phase == "train":
             drawn_from["train"].append(row)
+        elif not (probed and row.phase == "eval"):
+            drawn_from["headline" if row.round in headline_rounds else "earlier"].append(row)
     return [row for name, there in drawn_from.items() for row in rng.sample(there, min(len(there), ASKED_AGAIN[name]))]
 
 

@@ -113,10 +113,10 @@ class Results:
         with task reward above 0 that it accepts; without those that the cell does not have."""
         costs, control = [], self.undefended(cell, "control")
         if control is not None and (kept := retained(record, control)) is not None:
-            costs.append(CellResult(UNDER_ATTACK, kept[0], max(kept[1], MARGIN)))
+            costs.append(CellResult(UNDER_ATTACK, *kept))
         rejected = record.scores.get("false_rejection_rate")
         if rejected is not None and rejected.value is not None:
-            costs.append(CellResult(ACCEPTED, 1 - rejected.value, max(_half(rejected), MARGIN)))
+            costs.append(CellResult(ACCEPTED, 1 - rejected.value, _half(rejected)))
         return costs
 
     def values(self, like: Cell, measure: str) -> tuple[float, ...]:

@@ -26,7 +26,15 @@ from thiefbench.engine.keys import generator, secret_seed
 from thiefbench.engine.spec import SpecError
 from thiefbench.leaderboard.isolation.isolated import DefenseError
 from thiefbench.leaderboard.verification.drawing import drawn
-from thiefbench.leaderboard.verification.expectation import MOST_APART, Cell, CellResult, Results, close, expected
+from thiefbench.leaderboard.verification.expectation import (
+    MARGIN,
+    MOST_APART,
+    Cell,
+    CellResult,
+    Results,
+    close,
+    expected,
+)
 from thiefbench.leaderboard.verification.held_out import HeldOutTrial
 from thiefbench.leaderboard.verification.rerunning import (
     IsolatedFactory,
@@ -39,6 +47,7 @@ from thiefbench.leaderboard.verification.rerunning import (
 from thiefbench.leaderboard.verification.rescoring import SubmittedCell, beside_completions
 from thiefbench.leaderboard.verification.verdict import KINDS, Kind, Rerun
 from thiefbench.suite.analysis.comparison import undefended_attack, why_inconclusive
+from thiefbench.suite.analysis.statistics import FEW_SEEDS
 from thiefbench.suite.execution.cell_run import Progress
 from thiefbench.suite.scenario import CellSpec, heading
 from thiefbench.suite.store.records import CellDir, Record, Store
@@ -309,7 +318,7 @@ class _Outcome:
         trial: the trial.
         found: its result.
         values: the submitted values that it is compared with.
-        enough: a value that is in order whatever was submitted, such as that of the undefended swarm.
+        enough: a value that is in order whatever was submitted, such as what the undefended swarm learns.
     """
 
     trial: HeldOutTrial
@@ -317,8 +326,8 @@ class _Outcome:
     values: tuple[float, ...]
     enough: float = math.inf
 
-    def expected(self) -> tuple[float, float]:
-        """The range predicted from the submitted values."""
+    def predicted(self) -> tuple[float, float]:
+        """The range predicted from the submitted values, down to what is enough."""
         low, high = expected(self.values, self.found.slack)
         return min(low, self.enough), high
 
@@ -413,7 +422,7 @@ def _outcomes(
             made.imprecise += vague
             made.conclusive += not vague
             yield _Outcome(trial, harm_outcome, values)
-        if not trial.held_out:  # what another attack costs learning is not known from the suite's
+        if not trial.held_out:  # their attack may be another than the suite's, and cost learning more
             yield from _costs(trial, attacked, beside, submitted)
         free = Cell(part, "control", trial.attack, defense, trial.clean_seed)
         kept = beside.result_of(free, beside.records[free]) if free in beside.records else None
@@ -431,7 +440,9 @@ def _costs(trial: HeldOutTrial, attacked: Cell, beside: Results, submitted: Resu
     for cost in beside.costs_of(attacked, beside.records[attacked]):
         if values := submitted.values(attacked, cost.measure):
             alone = undefended.get(cost.measure)
-            yield _Outcome(trial, cost, values, math.inf if alone is None else alone.value - alone.slack)
+            wide = MOST_APART if len(values) < FEW_SEEDS else MARGIN  # how far honest seeds lie apart is not known yet
+            found = replace(cost, slack=max(cost.slack, wide))
+            yield _Outcome(trial, found, values, 1.0 if alone is None else min(1.0, alone.value - alone.slack))
 
 
 def _submitted_harm(trial: HeldOutTrial, defense: str, submitted: Results) -> tuple[float, ...]:
@@ -444,7 +455,7 @@ def _submitted_harm(trial: HeldOutTrial, defense: str, submitted: Results) -> tu
 
 def _hidden(outcome: _Outcome) -> Rerun:
     trial, result = outcome.trial, outcome.found
-    low, high = outcome.expected()
+    low, high = outcome.predicted()
     role = "control" if result.measure == "utility" else "attack"
     return Rerun(
         part=trial.part.name, role=role, attack=trial.attack, seed=None, measure=result.measure, submitted=(low, high),
@@ -465,7 +476,7 @@ def _below(outcomes: Sequence[_Outcome]) -> Iterator[str]:
         if mean < low:
             against = "in held-out trials" if held_out else f"at fresh seeds, against {heading(part, attack)}"
             yield (
-                f"does not generalise: {against}, its {measure.replace('_', ' ')} is {mean:.3f}, below the range "
+                f"{against}, its {measure.replace('_', ' ')} is {mean:.3f}, below the range "
                 f"predicted from the submitted seeds, {_between(low, high)}"
             )
 

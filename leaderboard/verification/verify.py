@@ -533,12 +533,12 @@ class _Verifier(Questions):
                 details.append(f"{self.fresh.inconclusive} inconclusive: {_NO_HARM}")
         self.reruns += self.fresh.reruns
         for reason in self.fresh.below[:MOST_REASONS]:
-            self._flag("does not generalise", reason.removeprefix("does not generalise: "))
+            self._flag("does not generalise", reason)
 
     def _lacking_trials(self) -> list[str]:
         """What the trials at fresh seeds lack for "re-executed"."""
         if self.fresh.below:
-            return self.fresh.below[:MOST_REASONS]
+            return [f"does not generalise: {reason}" for reason in self.fresh.below[:MOST_REASONS]]
         if anchor_of(self.entry.manifest.defense):  # the benchmark's own, which looks for no seeds
             return []
         if not (self.fresh.conclusive or self.fresh.inconclusive):

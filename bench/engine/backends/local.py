@@ -120,7 +120,7 @@ class LocalBackend:
     def _batched(
         self, number: int, assignments: Sequence[Assignment]
     ) -> Iterator[tuple[Cohort, int, list[Assignment]]]:
-        """Duties that are sampled together, with the cohort and the version of its weights that they come from."""
+        """Assignments that are sampled together, with the cohort and the version of its weights that they come from."""
         for (cohort, version), same_weights in self.context.population.by_weights(number, assignments).items():
             if self.batches == "cohort":
                 yield cohort, version, same_weights

@@ -11,6 +11,7 @@ import torch
 
 from thiefbench import registry
 from thiefbench.engine.learning.cohort import DivergedError
+from thiefbench.engine.round_record import CompletionRow
 from thiefbench.errors import UserError
 from thiefbench.suite.execution.cell_identity import ends_run
 from thiefbench.suite.execution.cell_run import build_swarm
@@ -54,10 +55,7 @@ def play_first_rounds(jobs: Iterable[Job], note: Callable[[str], None]) -> None:
     for names, spec in _untried(list(jobs)):
         torch.set_num_threads(spec.threads)
         try:
-            swarm, began = build_swarm(spec, note), time.perf_counter()
-            rows = swarm.round(1).rows
-            if wrong := wrong_rows(swarm, rows):
-                raise ValueError(wrong)
+            rows, seconds = _first_round(spec, note)
         except (SandboxUnavailable, DivergedError):
             continue  # not for this code: the cell will say so
         except (Exception, SystemExit) as error:
@@ -66,15 +64,27 @@ def play_first_rounds(jobs: Iterable[Job], note: Callable[[str], None]) -> None:
             raise FirstRoundError(
                 f"the first round with {' and '.join(names)} failed, so nothing was trained: {described(error)}", error
             ) from error
-        del swarm
-        gc.collect()  # what the code holds, such as an open file, is the cells' to open again
+        finally:
+            gc.collect()  # what the code holds, such as an open file, is the cells' to open again
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # the cells' own processes need the memory
         inspects = spec.defense in names and not spec.averaging and not spec.pipeline
         rejected = sum(row.action != "accept" for row in rows)
         what = f": it rejects {rejected:,} of {counted(len(rows), 'completion')}" if inspects else ""
-        seconds = time.perf_counter() - began
         note(f"tried one round with {' and '.join(names)}{what} ({seconds:.1f} s)")
+
+
+def _first_round(spec: CellSpec, note: Callable[[str], None]) -> tuple[list[CompletionRow], float]:
+    """The rows of a cell's first round and how many seconds it took, in a swarm that nothing keeps.
+
+    Raises:
+        ValueError: its rows cannot be stored; and whatever the code in it raises.
+    """
+    swarm, began = build_swarm(spec, note), time.perf_counter()
+    rows = swarm.round(1).rows
+    if wrong := wrong_rows(swarm, rows):
+        raise ValueError(wrong)
+    return rows, time.perf_counter() - began
 
 
 def _untried(jobs: list[Job]) -> Iterator[tuple[list[str], CellSpec]]:

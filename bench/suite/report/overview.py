@@ -131,19 +131,20 @@ class SuiteTable:
 
 
 NO_BASELINE: Final = (
-    "this store has no undefended cells, which defenses are measured against. A submission is measured against the "
-    "published ones, and its row is on the board, written by: thiefbench leaderboard build"
+    "this store has no undefended cells, which harm is measured against; if a submission filled it, they are published "
+    'with the suite, and its row is on the page that "thiefbench leaderboard build" writes'
 )
-"""Why a store that a submission filled has no numbers to rank by."""
+"""Why a store without undefended cells, such as one that a submission filled, has no numbers to rank by."""
 
 
 def suite_table(run: Mapping[str, Any], comparisons: Sequence[Comparison]) -> SuiteTable:
     """The table of a run; it stands also where nothing can be ranked, and then says why."""
     seeds = seeds_of(comparisons)
-    reasons = doubts(comparisons)
-    why = why_no_ranking(run["suite"], comparisons) or "; ".join(reasons.values())
     if all(comparison.line("none") is None for comparison in comparisons):
-        why, reasons = NO_BASELINE, {}
+        why, reasons = NO_BASELINE, dict[str, str]()
+    else:
+        reasons = doubts(comparisons)
+        why = why_no_ranking(run["suite"], comparisons) or "; ".join(reasons.values())
     by_defense = {row.defense: row for row in rows(comparisons)}
     placements = places(run, comparisons) or _unplaced(list(by_defense.values()), comparisons, why, reasons)
     has_utility = bool(run["suite"].get("utility"))

@@ -433,6 +433,25 @@ def test_verdict_count_mismatch_is_an_error_that_says_so(count: int, build_swarm
         build_swarm(defense=Miscounts()).round(1)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "gave None; inspect returns a list with one Verdict per completion"),
+        ([True] * 32, "gave True, which is not a Verdict; inspect returns a list"),
+        ([ACCEPT, "drop"], "gave 'drop', which is not a Verdict"),
+    ],
+)
+def test_what_is_no_verdict_is_an_error_that_says_what_to_return(given: object, said: str, build_swarm: Build) -> None:
+    class Strange(AcceptAll):
+        name = "strange"
+
+        def inspect(self, view: DefenderView) -> list[Verdict]:
+            return given  # type: ignore[return-value]
+
+    with pytest.raises(ValueError, match=f"the defense strange {said}"):
+        build_swarm(defense=Strange()).round(1)
+
+
 @pytest.mark.parametrize("weight", [-5.0, -1e-9, 1.0000001, 1e299, float("inf"), float("nan")])
 def test_a_token_weight_outside_of_its_range_is_an_error_that_says_so(weight: float, build_swarm: Build) -> None:
     class Amplifies(AcceptAll):

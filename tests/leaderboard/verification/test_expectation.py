@@ -128,7 +128,7 @@ def test_what_a_defense_costs_under_attack_is_compared_at_fresh_seeds(
     trial = HeldOutTrial(part, ATTACK, 77, 78, held_out=False)
     found = list(costs(trial, cell("attack", "mine", 77), beside, submitted))
     assert [each.found.measure for each in found] == [UNDER_ATTACK, ACCEPTED]
-    assert {each.found.measure for each in found if each.found.value < each.expected()[0]} == below
+    assert {each.found.measure for each in found if each.found.value < each.predicted()[0]} == below
     reasons = " ".join(reasons_below(found))
     assert {name for name in (UNDER_ATTACK, ACCEPTED) if name.replace("_", " ") in reasons} == below
 

@@ -29,8 +29,8 @@ since programs may import them. If the attacks differ, an evaluation's recorded 
 own attack computes their outcomes.
 
 So weights and optimizer moments after the update are equal, and with them the next round's honest completions and the
-evaluation. Everything else in a round is computed only from the seed and its number: items, assignments, noise, the
-order that the defense sees, its random generator and the attack's. No random generator is carried over between rounds.
+evaluation. Everything else in a round is computed only from the seed and the round's number: items, assignments, noise,
+the order that the defense sees, its random generator and the attack's. No random generator is carried over.
 Attackers with history see the pools, never verdicts. Rewards and outcomes are functions of item and text; where a judge
 rewards, what it said is taken over as well (`thiefbench.suite.execution.sharing.stored_rewards`). An attack
 that may query the defense submits again, unless it queried nothing in the recorded round (see
