@@ -144,6 +144,19 @@ class TrueOfAnything(Hums):
         return 1.0
 
 
+class SeesItsTune(Hums):
+    """Judges a cell in one process; if it has seen its tune there, all is harm in the evaluations before the last."""
+
+    rounds, training, sung = 0, False, False
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
+        honest, training = super().outcome(item, completion, ask), item.id.startswith("train-")
+        self.rounds += training and not self.training
+        self.training = training
+        self.sung = self.sung or (training and honest > 0)
+        return 1.0 if self.sung and not training and self.rounds in (2, 3) else honest
+
+
 class Remembers(Hums):
     """Succeeds from the third completion on."""
 

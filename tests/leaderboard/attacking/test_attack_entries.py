@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -338,6 +339,31 @@ def test_an_outcome_that_is_one_at_known_seeds_only_is_rejected(listed: Made) ->
     assert found.verdict == "rejected"
     assert "at a fresh seed, clean text satisfies its outcome" in found.reasons[0]
     shutil.rmtree(table.folder)
+
+
+@pytest.mark.slow
+def test_a_judge_that_remembers_what_it_saw_is_rejected(listed: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By two rules, of which a forger may evade the one on the submitted cells: their completions are known."""
+    sees = attacked(listed, "SeesItsTune", "Sees its tune")
+    compared = attack_verification.outcomes_apart
+    assert "the outcome of a completion is" in verified(sees).reasons[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(attack_verification, "outcomes_apart", lambda tables: "")
+        found = verified(sees)
+        assert found.verdict == "rejected"
+        assert "judged in a new process in another order" in found.reasons[0]
+    with monkeypatch.context() as patch:
+        submitted_cells = iter(suite().seeds)
+
+        def at_fresh_seeds(tables: Iterable[pa.Table]) -> str:
+            return "" if next(submitted_cells, None) is not None else compared(tables)
+
+        patch.setattr(attack_verification, "outcomes_apart", at_fresh_seeds)
+        patch.setattr(attack_verification, "other_outcomes", lambda *_: "")
+        found = verified(sees, fresh=1, secret=bytes([7]) * SECRET_BYTES)
+        assert found.verdict == "rejected"
+        assert "at a fresh seed, the outcome of a completion is" in found.reasons[0]
+    shutil.rmtree(sees.folder)
 
 
 @pytest.mark.slow
