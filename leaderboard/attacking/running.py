@@ -137,10 +137,12 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
         said = directory.path / _SAID
         try:
             record = directory.read()
-            if record is not None and record.status == "ok" and (factory.said is None or said.is_file()):
-                if factory.said is not None:
+            if record is not None and record.status == "ok":
+                if factory.said is None:
+                    return record
+                if said.is_file():
                     factory.said |= _read_said(said)
-                return record
+                    return record
         except BrokenRecordError:
             directory.set_aside()
         if factory.said is not None:

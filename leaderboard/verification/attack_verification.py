@@ -15,13 +15,14 @@ An attack's entry brings everything that it is measured against, so nothing of i
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from thiefbench import provenance, registry
@@ -339,7 +340,8 @@ class _Verifier(Questions):
         with self._question("its outcome depends on item and completion alone") as details:
             asked = 0
             for (_, seed), group in self._groups(cells).items():
-                rows = [row for _, cell in group for row in _some_rows(records[cell.cell_id], archive, rng)]
+                made = [records[cell.cell_id] for _, cell in group]
+                rows = [row for table in _tables(made, archive) for row in _some_rows(table, rng)]
                 some = group[0][0].spec
                 task = registry.make("task", some.task)
                 with closing(isolated_attack(spec)) as attack:
@@ -547,16 +549,14 @@ class _Verifier(Questions):
             next((measured.headline_of(cell) for cell in cells if (cell.role, cell.target) == (role, "")), None)
             for role in ("control", "attack")
         )
-        finished = [record for record in records.values() if record.status == "ok"]
-        if wrong := outcomes_apart(store.cell(record.cell_id).read_rows() for record in finished):
+        tables = list(_tables(records.values(), store))
+        if wrong := outcomes_apart(tables):
             raise InconsistentError(f"at a fresh seed, {wrong}")
         little = attacked is None or control is None or attacked - control < suite.ranking.least_harm
         if little and (wrong := measured.too_true(cells)):
             raise InconsistentError(f"at a fresh seed, {wrong}")
         rng = random.Random(secret_seed(self.options.secret, "fresh outcomes", seed))
-        rows: list[CompletionRow] = []
-        for record in records.values():
-            rows += _some_rows(record, store, rng)
+        rows = [row for table in tables for row in _some_rows(table, rng)]
         one = records["control", ""].cell
         part = next(each for each in suite.scenes if each.name == cells[0].part)
         with closing(isolated_attack(spec)) as attack:
@@ -592,11 +592,14 @@ class _Verifier(Questions):
         ]
 
 
-def _some_rows(record: Record, store: Store, rng: random.Random) -> list[CompletionRow]:
-    """Some completions of a cell, whose outcomes are asked again (`ASKED_AGAIN`); none of a failed cell."""
-    if record.status != "ok":
-        return []
-    rows = list(table_rows(store.cell(record.cell_id).read_rows()))
+def _tables(records: Iterable[Record], store: Store) -> Iterator[pa.Table]:
+    """The completions of the cells that have scores, one cell after the other."""
+    return (store.cell(record.cell_id).read_rows() for record in records if record.status == "ok")
+
+
+def _some_rows(table: pa.Table, rng: random.Random) -> list[CompletionRow]:
+    """Some of a cell's completions, whose outcomes are asked again (`ASKED_AGAIN`)."""
+    rows = list(table_rows(table))
     evaluated = sorted({row.round for row in rows if row.phase != "train" and row.round > 0})
     headline_rounds = evaluated[-HEADLINE_EVALUATIONS:]
     probed = any(row.phase == "probe" for row in rows)  # then evaluations of other items measure something else
