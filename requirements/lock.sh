@@ -19,6 +19,7 @@ export_set() {
   { echo "$header" && "$uv" export --quiet --frozen --no-emit-project --all-extras --no-header --no-annotate "$@"; } > "$work/$file"
 }
 export_set tested.txt
+"$(dirname "$uv")/python" "$here/hashes.py" uv.lock tested.txt
 export_set rest.txt --prune torch
 # Torch and what only torch needs: install.sh leaves these out where another torch than the tested one is chosen.
 names() { sed -n 's/^\([a-z0-9][^=]*\)==.*/\1/p' "$1" | sort -u; }
