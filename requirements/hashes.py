@@ -1,7 +1,8 @@
 """Leaves out the hashes of files that no supported machine installs. Usage: hashes.py UV_LOCK REQUIREMENTS
 
 `uv export` writes a hash for every file of a version: for Windows, for old processors, for interpreters from PyPy to
-free-threaded builds. Those of Linux and macOS on the usual processors are a third of them. REQUIREMENTS is rewritten.
+free-threaded builds. What Linux and macOS on the usual processors install is a fifth of them; sources stay, for all
+others. REQUIREMENTS is rewritten.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 
 PLATFORMS = re.compile(r"any|(many)?linux\w*_(x86_64|aarch64)|macosx_\w+_(arm64|universal2)")
-INTERPRETERS = re.compile(r"py3|py2\.py3|cp3(11|12|13|14)")
+INTERPRETERS = re.compile(r"py3|py2\.py3|cp3(1[1-5])|py3(1[1-5])")
 
 
 def installable(tag: Tag) -> bool:
@@ -27,10 +28,12 @@ def installable(tag: Tag) -> bool:
 
 
 def needed(package: dict[str, Any]) -> Iterator[str]:
-    """The hashes of a package's wheels that are installable; of its source where there is no such wheel."""
-    wheels = {each["url"].rsplit("/", 1)[-1]: each["hash"] for each in package.get("wheels", [])}
-    kept = [digest for name, digest in wheels.items() if any(map(installable, parse_wheel_filename(name)[3]))]
-    yield from kept or [each["hash"] for each in (package.get("sdist"),) if each]
+    """The hashes of a package's installable wheels, and of its source."""
+    for wheel in package.get("wheels", []):
+        if any(map(installable, parse_wheel_filename(wheel["url"].rsplit("/", 1)[-1])[3])):
+            yield wheel["hash"]
+    if "sdist" in package:
+        yield package["sdist"]["hash"]
 
 
 def pruned(requirements: str, hashes: set[str]) -> str:

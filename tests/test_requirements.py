@@ -30,16 +30,17 @@ def _wheel(name: str) -> dict[str, str]:
     [
         "a-1-py3-none-any.whl",
         "a-1-py2.py3-none-any.whl",
+        "a-1-py315-none-any.whl",
         "a-1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
-        "a-1-cp314-cp314-manylinux_2_28_aarch64.whl",
+        "a-1-cp315-cp315-manylinux_2_28_aarch64.whl",
         "a-1-cp37-abi3-manylinux_2_28_x86_64.whl",
         "a-1-py3-none-linux_x86_64.whl",
         "a-1-cp312-cp312-macosx_11_0_arm64.whl",
         "a-1-cp313-cp313-macosx_10_13_universal2.whl",
     ],
 )
-def test_a_wheel_that_linux_or_macos_installs_is_kept(hashes: ModuleType, name: str) -> None:
-    assert list(hashes.needed({"wheels": [_wheel(name)], "sdist": _wheel("a-1.tar.gz")})) == [name]
+def test_a_wheel_that_linux_or_macos_installs_is_kept_with_the_source(hashes: ModuleType, name: str) -> None:
+    assert list(hashes.needed({"wheels": [_wheel(name)], "sdist": _wheel("a-1.tar.gz")})) == [name, "a-1.tar.gz"]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_a_wheel_that_linux_or_macos_installs_is_kept(hashes: ModuleType, name: 
         "a-1-cp312-cp312-macosx_10_9_x86_64.whl",
     ],
 )
-def test_where_no_wheel_can_be_installed_the_source_is_kept(hashes: ModuleType, name: str) -> None:
+def test_of_other_wheels_only_the_source_is_kept(hashes: ModuleType, name: str) -> None:
     assert list(hashes.needed({"wheels": [_wheel(name)], "sdist": _wheel("a-1.tar.gz")})) == ["a-1.tar.gz"]
 
 

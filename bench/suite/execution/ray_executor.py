@@ -253,7 +253,9 @@ def _imported() -> Any:
         WorkerError: it is not installed.
     """
     if find_spec("ray") is None:
-        raise WorkerError("--executor ray needs Ray; write pip install '.[ray]' in a checkout first")
+        raise WorkerError(
+            "--executor ray needs Ray; write pip install '.[ray]' in a checkout first, with Python 3.14 or earlier"
+        )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed")  # the ledger says it, once
     import ray
