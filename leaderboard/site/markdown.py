@@ -27,13 +27,16 @@ writes has a column for every attack, plots, costs, submitted attacks and a page
 - **Utility**: the share of the gain in clean reward that is kept without an attack ([measures](../docs/measures.md)).
 - **False rejection**: the largest share of rewarded honest completions that is rejected in any cell; of vectors where
   nodes exchange weights, of stages in pipelines.
-- **Rank**: only defenses with all seeds of the suite that keep their utility have one. "2=": the seeds cannot tell
-  these apart. "unranked": its utility, without an attack or under one beside the oracle's, is too low. A dash stands
-  for anchors and for those whose seeds are not complete ([ranking](../docs/statistics.md)).
-- **Numbers**: means over seeds; \[95 % interval\] with all five, (range) with fewer. "4 of 5 seeds, ≥ 0.34": at four it
-  prevents at least half of the harm of every attack, so, with 95 % confidence, at 0.34 or more of all seeds.
-- **Attacks** that are made around others are read from the outside in: "contrast own borrowed" is
-  `contrast(attack="own(attack='borrowed')")`; `thiefbench show NAME` says what each one does.
+- **Rank**: only defenses with all seeds of the suite have one. "2=": the seeds cannot tell these apart. "unranked": it
+  costs too much learning: its utility without an attack is not shown to be at least 0.9, or under some attack it is
+  more than 0.1 below the oracle's. A dash stands for anchors, the benchmark's own rows for comparison, and for those
+  whose seeds are not complete ([ranking](../docs/statistics.md#the-ranking)).
+- **Numbers**: means over seeds; \[95 % interval\] with all five, (range) with fewer. "4 of 5 seeds, ≥ 0.34" counts the
+  seeds at which the row held: it prevents at least half of the harm of every attack or, under *utility*, keeps at least
+  0.9. The bound is on the share of all seeds, with 95 % confidence.
+- **Against**: the attack of the worst case; empty where the suite has one attack. Those that are made around others are
+  read from the outside in: "contrast own borrowed" is `contrast(attack="own(attack='borrowed')")`, and `borrowed` are
+  the false verbs of the results; `thiefbench show NAME` says what each one does.
 - **Trust**: cells were run again (re-executed), completions were scored again (rescored), or the numbers are their
   authors' (self-reported; [verification](../docs/verification.md)).
 
@@ -100,7 +103,7 @@ def _cells(row: Mapping[str, Any], entries: str) -> list[str]:
     name = plain(row["name"])
     if row["slug"]:
         name = f"[{name}]({quote(entries)}/{quote(row['slug'])}/entry.json)"
-    else:
+    if row["anchor"]:
         name += " (anchor)"
     flags = "; ".join(plain(said) for said in (*(flag.name for flag in row["flags"]), row["why_unranked"]) if said)
     return [
