@@ -27,6 +27,7 @@ from thiefbench import trust
 from thiefbench.errors import UsageError
 from thiefbench.limits import MOST_SEEDS, MOST_THREADS
 from thiefbench.tasks.text import one_line, printable
+from thiefbench.wording import one_of
 
 if TYPE_CHECKING:
     from thiefbench.registry import Kind
@@ -360,9 +361,10 @@ def check_device(device: str) -> str:
     """
     import torch
 
-    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
-        known = "--device cpu or cuda" if torch.cuda.is_available() else "--device cpu"
-        raise UsageError(f"this machine has no device {device}; write {known}")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    known = ["cpu", *(["cuda"] if count else []), *(f"cuda:{number}" for number in range(count))]
+    if device not in known:
+        raise UsageError(f"this machine has no device {device}; write --device {one_of(known)}")
     return device
 
 

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from thiefbench import registry
-from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Action, Defense, PastRound, Verdict
-from thiefbench.defenses.rule_rewards import RULE_REWARDS
 from thiefbench.defenses.skipping import SKIP
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.round_record import as_offered
 from thiefbench.engine.spec import SpecError
 from thiefbench.judges import check_judge, judge_of
-from thiefbench.pools.rounds import FiledCompletion, FiledItem, GatheredRound, Lacking
+from thiefbench.pools.rounds import FiledCompletion, FiledItem, GatheredRound, Lacking, not_carried
 from thiefbench.suite.analysis.recorded_rounds import Absent, AbsentText, pool_of
 from thiefbench.tasks.base import Sampling
 
-_NOT_CARRIED: Final[Mapping[str, str]] = {
-    "beacon": "seeds from a beacon",
-    "proofs": "proofs of computation",
-    "versions": "the versions of the senders' weights",
-    ANSWER_KEYS: "the answers and tests that senders sent",
-    RULE_REWARDS: "the task's rewards beside a judge's",
-}
 _ADVICE: Final = "choose one that judges texts, such as arithmetic"
 
 
@@ -160,11 +151,8 @@ class Inspector:
 
 def _check(defense: Defense, system: str) -> None:
     """Check that a defense requires nothing that no trainer carries."""
-    lacking = [words for name, words in _NOT_CARRIED.items() if name in defense.requires]
-    if lacking:
-        raise SpecError(
-            f"the defense {defense.name} needs {' and '.join(lacking)}, which {system} does not carry; {_ADVICE}"
-        )
+    if lacking := not_carried(defense):
+        raise SpecError(f"the defense {defense.name} needs {lacking}, which {system} does not carry; {_ADVICE}")
     if defense.sees_labels:
         raise SpecError(f"the defense {defense.name} sees labels, which {system} does not have; {_ADVICE}")
 

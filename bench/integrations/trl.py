@@ -59,7 +59,7 @@ def task_dataset(task: str, split: Split = "train") -> datasets.Dataset:
         attackers have it. Of several items with the same prompt, only the first is kept.
 
     Raises:
-        TaskError: there is no such split, or the task's items are none.
+        TaskError: there is no such split, or the task's items are not valid.
     """
     import datasets
 
@@ -77,13 +77,28 @@ def task_dataset(task: str, split: Split = "train") -> datasets.Dataset:
 def task_reward(task: str) -> RewardFunc:
     """A task's reward as a reward function, for a run without a swarm.
 
-    It needs the column id of `task_dataset`. Texts are those that the trainer decodes, without special tokens.
+    Texts are those that the trainer decodes, without special tokens.
+
+    Args:
+        task: a spec string.
+
+    Returns:
+        What `GRPOTrainer` takes as `reward_funcs`: one float from 0 to 1 per completion, in order. It needs the column
+        id of `task_dataset`, and raises SpecError if a row has no id or that of another task.
+
+    Raises:
+        SpecStringError: the spec string names nothing or is malformed.
+        TaskError: the task's items are not valid.
     """
     chosen: Task = registry.make("task", task)
     check_task(chosen)
     known = {item.id: item for split in chosen.splits for item in items_of(chosen, split)}
 
-    def reward(completions: Sequence[list[Message]], id: Sequence[str], **_: Any) -> list[float]:
+    def reward(completions: Sequence[list[Message]], id: Sequence[str] = (), **_: Any) -> list[float]:
+        if len(id) != len(completions) or any(each not in known for each in id):
+            raise SpecError(
+                f"a row has no id of an item of {chosen.name}; write train_dataset=task_dataset(...) with this task"
+            )
         return chosen.rewards([known[each] for each in id], [messages[-1]["content"] for messages in completions])
 
     return reward
@@ -125,6 +140,10 @@ class TrainerSwarm:
     ) -> None:
         if role not in get_args(Role):
             raise SpecError(f"there is no role {role!r}; it is {', '.join(get_args(Role))}")
+        if not isinstance(evaluation, Evaluation):
+            raise SpecError(
+                f"evaluation is an Evaluation of this module, such as Evaluation(every=10), not {evaluation!r}"
+            )
         self._task: Task = registry.make("task", task)
         check_task(self._task)
         poisoner: Attack = registry.make("attack", attack)
@@ -265,7 +284,10 @@ class TrainerSwarm:
             for name, value in self._news.items():
                 columns["log_metric"](f"thiefbench/{name}", value)
             self._news = {}
-        ruled = [verdict.after(reward) for verdict, reward in zip(self._verdicts, rewards, strict=True)]
+        given = list(rewards)
+        if len(given) != len(self._verdicts):
+            raise SpecError(f"a reward function returned {len(given)} rewards for {len(self._verdicts)} completions")
+        ruled = [verdict.after(reward) for verdict, reward in zip(self._verdicts, given, strict=True)]
         if None in ruled and not self._drops_explained:
             self._drops_explained = True
             _LOGGER.warning(
@@ -288,7 +310,7 @@ class TrainerSwarm:
         item = None if isinstance(prompt, str) else self._items.get(_said(prompt))
         if item is None:
             raise SpecError(
-                f"a prompt is none of the task {self._task.name}; write train_dataset=task_dataset(...) with this task"
+                f"a prompt is not one of the task {self._task.name}; write train_dataset=task_dataset(...) with it"
             )
         return item
 

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from thiefbench.defenses.aggregation.base import AVERAGING
 from thiefbench.defenses.answer_keys import ANSWER_KEYS
 from thiefbench.defenses.base import Defense, Verdict
 from thiefbench.defenses.rule_rewards import RULE_REWARDS
+from thiefbench.defenses.stages.base import PIPELINE
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.pool import Pool
@@ -75,6 +77,32 @@ class FiledCompletion:
     logprobs: tuple[float, ...] | None = None
     malicious: bool | None = None
     payload: bool | None = None
+
+
+CARRIED: Final[frozenset[str]] = frozenset({"homogeneous", "judge", "logprobs"})
+"""What defenses may require outside a swarm: nobody has to hand it over, or completions may come with it."""
+_REQUIRED: Final[Mapping[str, str]] = {
+    "beacon": "seeds from a beacon",
+    "proofs": "proofs of computation",
+    "logprobs": "the senders' log-probs",
+    "versions": "the versions of the senders' weights",
+    ANSWER_KEYS: "the answers and tests that senders sent",
+    RULE_REWARDS: "the task's rewards beside a judge's",
+    AVERAGING: "the vectors of an exchange",
+    PIPELINE: "the stages of a pipeline",
+}
+
+
+def not_carried(defense: Defense, carried: frozenset[str] = CARRIED) -> str:
+    """What a defense requires beyond what a file or a trainer carries, in words that follow "needs"; empty if nothing.
+
+    Without it, a defense would find nothing to object to and accept everything.
+
+    Args:
+        defense: the defense.
+        carried: the requirements that are met.
+    """
+    return " and ".join(_REQUIRED.get(name, name) for name in sorted(defense.requires - carried))
 
 
 @dataclass(frozen=True)
@@ -300,16 +328,8 @@ class FiledRounds:
 
     def lacks(self, defense: Defense) -> str:
         """Why a file lacks what a defense requires; empty if it lacks nothing."""
-        if "beacon" in defense.requires:
-            return f"{defense.name} needs seeds from a beacon, which a file does not hold"
-        if "proofs" in defense.requires:
-            return f"{defense.name} needs proofs, which a file does not hold"
-        if "versions" in defense.requires:
-            return f"{defense.name} needs the versions of the senders' weights, which a file does not hold"
-        if ANSWER_KEYS in defense.requires:
-            return f"{defense.name} needs the answers and tests that senders sent, which a file does not hold"
-        if RULE_REWARDS in defense.requires:
-            return f"{defense.name} needs the task's rewards beside a judge's, which a file does not hold"
+        if lacking := not_carried(defense):
+            return f"{defense.name} needs {lacking}, which a file does not hold"
         if "logprobs" in defense.requires and any(entry.logprobs is None for entry in self.all_entries):
             return f"{defense.name} needs log-probs, which the file lacks for some completions"
         if defense.sees_labels and any(entry.payload is None for entry in self.all_entries):

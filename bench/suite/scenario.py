@@ -46,6 +46,13 @@ class Evaluation:
         for name in ("every", "completions", "final"):
             check_range(f"evaluation.{name}", getattr(self, name), 1, MOST_COMPLETIONS)
 
+    def due(self, number: int, rounds: int) -> int:
+        """Number of completions in the evaluation after round `number` of `rounds`, 0 being the start; 0 if there is
+        none."""
+        if number == rounds:
+            return self.final
+        return 0 if number % self.every else self.completions
+
 
 @dataclass(frozen=True)
 class CellSpec:

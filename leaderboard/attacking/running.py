@@ -36,9 +36,9 @@ from thiefbench.leaderboard.made_with import COST
 from thiefbench.suite.execution.cell_identity import RegistryFactory, failed_record, identity
 from thiefbench.suite.execution.cell_run import LocalRuntime, Progress, run_cell
 from thiefbench.suite.scenario import CellSpec
-from thiefbench.suite.store.records import BrokenRecordError, Record, Store, identify, write_atomically
+from thiefbench.suite.store.records import Record, Store, identify, write_atomically
 
-_KEPT: Final = "asked.json"
+_USED: Final = "asked.json"
 _SAID: Final = "said.bin"
 _COSTS: Final = TypeAdapter(dict[int, Cost])
 
@@ -133,26 +133,33 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
     """
     what = identity(spec, factory)
     directory = store.cell(identify(what))
-    with directory.locked(waiting=waiting_for(directory.path)):
-        said = directory.path / _SAID
-        try:
-            record = directory.read()
-            if record is not None and record.status == "ok":
-                if factory.said is None:
-                    return record
-                if said.is_file():
-                    factory.said |= _read_said(said)
-                    return record
-        except BrokenRecordError:
-            directory.set_aside()
+    said, used = directory.path / _SAID, directory.path / _USED
+
+    def read_or_run() -> Record:
+        record = directory.read()
+        if record is not None and record.status == "ok":
+            if factory.said is None:
+                return record
+            if said.is_file():
+                factory.said |= _read_said(said)
+                return record
         if factory.said is not None:
+            factory.said.clear()
             shutil.rmtree(directory.checkpoint, ignore_errors=True)
-            for kept in (directory.path / _KEPT, said):
+            for kept in (used, said):
                 kept.unlink(missing_ok=True)
-        counting = _Counting(factory, directory.path / _KEPT, spec.role)
+        if factory.made is not None:
+            factory.made.close()
+        counting = _Counting(factory, used, spec.role)
         factory.noted = counting.keep
+        record = run_cell(spec, what, directory, progress, maker=factory, runtime=counting)
+        if factory.said is not None:
+            write_atomically(said, b"".join(heard + answer for heard, answer in sorted(factory.said)))
+        return record
+
+    with directory.locked(waiting=waiting_for(directory.path)):
         try:
-            record = run_cell(spec, what, directory, progress, maker=factory, runtime=counting)
+            record = directory.from_intact(read_or_run)
         except DivergedError as error:
             if spec.role == "control" or factory.made is None:
                 raise
@@ -170,9 +177,7 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
         finally:
             if factory.made is not None:
                 factory.made.close()
-        if factory.said is not None:
-            write_atomically(said, b"".join(heard + answer for heard, answer in sorted(factory.said)))
-        counting.path.unlink(missing_ok=True)
+        used.unlink(missing_ok=True)
         return directory.read() or record  # as stored, so that a later submission of it has the same bytes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from thiefbench import registry
 from thiefbench.leaderboard import rows
@@ -51,7 +51,7 @@ from thiefbench.suite.execution.cell_identity import Identities
 from thiefbench.suite.execution.cell_run import Progress
 from thiefbench.suite.execution.checkpoints import checkpointed
 from thiefbench.suite.run_plan import estimate_of, time_lines
-from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.scenario import Suite
 from thiefbench.suite.store.records import BrokenRecordError, CellDir, Record, Store, file_sha256, identify
 from thiefbench.tasks.text import one_line
 from thiefbench.wording import counted
@@ -141,7 +141,6 @@ def prepare_attack(
     credits: Credits,
     store: Path | None,
     out: Path,
-    numerics: Numerics | None = None,
     target_archive: Path | None = None,
     shared: Path = SHARED,
 ) -> AttackSubmission:
@@ -153,7 +152,6 @@ def prepare_attack(
         credits: name and authors.
         store: of records; by default the suite's in ``runs``.
         out: the folder of entries. Where it has the same attack's entry by the same authors, the defense is added.
-        numerics: of every cell; those of the defense's entry by default.
         target_archive: of the defense's entry, if it has weights.
         shared: the board's published shared cells, which the defense's entry may refer to.
 
@@ -178,7 +176,7 @@ def prepare_attack(
     if not parts:
         raise EntryError(f"the attack {isolated.name} fits no part of {suite.title}: {why}")
     own = AttackSubmission(
-        credits, suite, tuple(parts), staged, attack, isolated, (), {}, numerics or entry.manifest.numerics,
+        credits, suite, tuple(parts), staged, attack, isolated, (), {}, entry.manifest.numerics,
         Store(root), out / credits.slug,
     )  # fmt: skip
     check_archive(own.archive)
@@ -197,14 +195,13 @@ def prepare_attack(
     return replace(own, targets=(*targets, target), guarded=guarded)
 
 
-def guarded_of(entry: Entry, archive: Path | None, folder: Path, specs: Sequence[CellSpec] = ()) -> Guarded:
+def guarded_of(entry: Entry, archive: Path | None, folder: Path) -> Guarded:
     """A listed defense, laid out so that it can be made here; its code is a stranger's where it comes with files.
 
     Args:
         entry: of the defense.
         archive: of the entry; needed where the defense has weights.
-        folder: for copies.
-        specs: as in `archive.unpack`.
+        folder: for a copy, which is used again the next time.
 
     Raises:
         EntryError: it is not of this version, an anchor, or asks a judge that it may not, or its weights are missing.
@@ -216,14 +213,14 @@ def guarded_of(entry: Entry, archive: Path | None, folder: Path, specs: Sequence
         isolated = _needs_isolation(manifest.defense)
         return Guarded(manifest.defense, manifest.defense, manifest.source_sha256, isolated, kind)
     folder.mkdir(parents=True, exist_ok=True)
-    scratch = Path(mkdtemp(dir=folder, prefix=f"{manifest.slug}-"))
-    if manifest.weights:
-        if archive is None:
-            raise EntryError(f"{manifest.slug} has weights, which are in its archive: add --archive PATH")
-        deliveries = at_hand(entry, [archive])
-        part = delivered(entry, list(deliveries.values()))
-        unpacked(part, deliveries, scratch / "archive", [spec for spec in specs if spec.seed in part.manifest.seeds])
-    spec = restage(entry, scratch / "archive" / "weights", scratch / "staged")
+    with TemporaryDirectory(dir=folder, prefix=f".{manifest.slug}-") as scratch:
+        brought = Path(scratch) / "archive"
+        if manifest.weights:
+            if archive is None:
+                raise EntryError(f"{manifest.slug} has weights, which are in its archive: add --archive PATH")
+            deliveries = at_hand(entry, [archive])
+            unpacked(delivered(entry, list(deliveries.values())), deliveries, brought, ())
+        spec = restage(entry, brought / "weights", folder / f"{manifest.slug}-{entry.sha256[:16]}")
     return Guarded(manifest.defense, spec, manifest.source_sha256, isolated=True, kind=kind)
 
 

@@ -169,7 +169,7 @@ class _Verifier(Questions):
             store = Store(options.store or Path(cells_made))  # beside whose cells no guest's file lies
             lacking = self._run_again(cells, records, archive, store, factory, guarded)
             if options.fresh:
-                lacking += self._try_fresh(cells, suite, store, factory, guarded)
+                lacking += self._try_fresh(suite, store, factory, guarded)
             else:
                 lacking.append("it was not tried at a fresh seed")
             lacking += weaker_sandbox(manifest.attack)
@@ -495,9 +495,7 @@ class _Verifier(Questions):
                         "in the entry"
                     )
 
-    def _try_fresh(
-        self, cells: Sequence[Wanted], suite: Suite, store: Store, factory: AttackFactory, guarded: dict[str, Guarded]
-    ) -> list[str]:
+    def _try_fresh(self, suite: Suite, store: Store, factory: AttackFactory, guarded: dict[str, Guarded]) -> list[str]:
         """Play one part against every defense at secret seeds; returns what is lacking for "re-executed"."""
         options, manifest, lacking = self.options, self.entry.manifest, list[str]()
         rng = generator(secret_seed(options.secret, "attack"))

@@ -309,6 +309,15 @@ class Fresh:
     inconclusive: int = 0
     imprecise: int = 0
 
+    @property
+    def why_inconclusive(self) -> str:
+        """Why its inconclusive trials say nothing, in a clause."""
+        if self.imprecise == self.inconclusive:
+            return f"what is prevented there is known less precisely than to {MOST_APART}"
+        return "undefended, the attack does too little harm there to measure what is prevented" + (
+            f", or ({self.imprecise} of them) the defense leaves open how much of it" if self.imprecise else ""
+        )
+
 
 @dataclass(frozen=True)
 class _Outcome:

@@ -21,7 +21,7 @@ from thiefbench.pipeline.report import StageRow
 from thiefbench.suite.execution.cell_identity import RegistryFactory, failed_record, identity
 from thiefbench.suite.execution.cell_run import Progress, run_cell
 from thiefbench.suite.scenario import CellSpec
-from thiefbench.suite.store.records import ANSWER_KEY, ROWS, BrokenRecordError, Record, Store, identify
+from thiefbench.suite.store.records import ANSWER_KEY, ROWS, Record, Store, identify
 from thiefbench.tasks.sandbox import backend
 
 temporary_folder = partial(TemporaryDirectory, prefix="thiefbench-verify-")
@@ -93,15 +93,16 @@ def run(spec: CellSpec, store: Store, guest: IsolatedFactory, progress: Progress
     """
     what = identity(spec, guest)
     directory = store.cell(identify(what))
+
+    def read_or_run() -> Record:
+        record = directory.read()
+        if record is not None and record.status == "ok":
+            return record
+        return run_cell(spec, what, directory, progress, maker=guest)
+
     with directory.locked(waiting=waiting_for(directory.path)):
         try:
-            record = directory.read()
-            if record is not None and record.status == "ok":
-                return record
-            return run_cell(spec, what, directory, progress, maker=guest)
-        except BrokenRecordError:
-            directory.set_aside()
-            return run_cell(spec, what, directory, progress, maker=guest)
+            return directory.from_intact(read_or_run)
         except (UserError, OSError):
             raise  # this machine's, not the defense's
         except Exception as error:

@@ -222,7 +222,7 @@ def check_completions(
     """
     spec = submitted.spec
     train = local_rows(spec) if spec.averaging else spec.rounds * spec.swarm.prompts * spec.swarm.group
-    planned = {number: _planned(spec, number) for number in range(spec.rounds + 1)}
+    planned = {number: spec.evaluation.due(number, spec.rounds) for number in range(spec.rounds + 1)}
     most = train + sum(planned.values()) * (1 + MOST_DRAWN)
     if not train < len(table) <= most:
         raise InconsistentError(f"it has {len(table):,} completions, but such a cell has {train:,} to {most:,}")
@@ -433,13 +433,6 @@ def _close(one: float | None, other: float | None, tolerance: float = _CLOSE) ->
     if isinstance(one, int) and isinstance(other, int):  # a count or a round; a stranger's may be beyond floats
         return one == other
     return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
-
-
-def _planned(spec: CellSpec, number: int) -> int:
-    """Completions that the evaluation after a round was to draw; 0 where none is due."""
-    if number == spec.rounds:
-        return spec.evaluation.final
-    return 0 if number % spec.evaluation.every else spec.evaluation.completions
 
 
 def _sampled_rounds(spec: CellSpec, planned: Mapping[int, int]) -> set[tuple[bool, int]]:

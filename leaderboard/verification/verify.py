@@ -279,7 +279,8 @@ class _Verifier(Questions):
             self.reasons[:0] = [one_line(reason, 1000) for reason in lacking]
             return "rescored"
         if self.fresh.inconclusive:
-            self.reasons.append(f"{self.fresh.inconclusive} of its trials at fresh seeds say nothing: {_NO_HARM}")
+            silent = f"{self.fresh.inconclusive} of its trials at fresh seeds say nothing"
+            self.reasons.append(f"{silent}: {self.fresh.why_inconclusive}")
         if unequal := sum(each.equal is False for each in self.reruns):
             reason = (
                 f"{unequal} of {sum(each.equal is not None for each in self.reruns)} cells that were run again are not "
@@ -530,7 +531,7 @@ class _Verifier(Questions):
             self.fresh = try_fresh(planned, self.entry.manifest.defense, verification_run)
             details.append(f"{len(planned)} tried")
             if self.fresh.inconclusive:
-                details.append(f"{self.fresh.inconclusive} inconclusive: {_NO_HARM}")
+                details.append(f"{self.fresh.inconclusive} inconclusive: {self.fresh.why_inconclusive}")
         self.reruns += self.fresh.reruns
         for reason in self.fresh.below[:MOST_REASONS]:
             self._flag("does not generalise", reason)
@@ -546,11 +547,8 @@ class _Verifier(Questions):
         if not self.fresh.conclusive:
             tried = self.fresh.inconclusive
             which = "its trial at a fresh seed is" if tried == 1 else f"all {tried} of its trials at fresh seeds are"
-            return [f"{which} inconclusive: {_NO_HARM}; --fresh {tried + 2} tries more"]
+            return [f"{which} inconclusive: {self.fresh.why_inconclusive}; --fresh {tried + 2} tries more"]
         return []
-
-
-_NO_HARM = "undefended, the attack does too little harm there to measure what is prevented"
 
 
 @reads_strangers

@@ -191,7 +191,9 @@ def test_a_merge_of_stores_runs_nothing_that_their_records_name(trap: Trap, way:
 def test_an_export_of_a_cell_runs_nothing_that_its_record_names(trap: Trap, way: str) -> None:
     for field in ("attack", "task"):
         kept = hostile_store(trap.folder / field, field, trap.specs[way])
-        for number, cell in enumerate((kept.root / "cells").iterdir()):
+        cells = list((kept.root / "cells").iterdir())
+        assert len(cells) == 3
+        for number, cell in enumerate(cells):
             printed = command("export", kept.root, cell.name, trap.folder / f"{field}-{number}.jsonl")
             assert not trap.sprung, field
             assert "TRACEBACK" not in printed

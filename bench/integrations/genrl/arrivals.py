@@ -16,6 +16,7 @@ from thiefbench.engine.pool import Pool
 from thiefbench.engine.spec import SpecError
 from thiefbench.engine.views.defender import Judge
 from thiefbench.integrations.genrl.messages import item_name, received_item
+from thiefbench.pools.rounds import CARRIED, not_carried
 from thiefbench.suite.analysis.recorded_rounds import Absent
 from thiefbench.tasks.base import Item, Sampling, Task
 
@@ -28,12 +29,6 @@ _DEFAULT_TOP_K = 50
 """What transformers' `generate` takes where GenRL's `top_k` is None."""
 _NEUTRAL = {"min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
 """Settings that change the sampler in a way that defenses do not follow, with the values that change nothing."""
-_NOT_CARRIED = {
-    "beacon": "seeds from a beacon",
-    "proofs": "proofs of computation",
-    "logprobs": "the senders' log-probs",
-    "versions": "the versions of the senders' weights",
-}
 _NO_SEEDS = "the seeds of completions, and a GenRL message holds only texts"
 
 
@@ -246,11 +241,10 @@ def check_defense(defense: Defense) -> None:
     Raises:
         SpecError: it does.
     """
-    lacking = [words for name, words in _NOT_CARRIED.items() if name in defense.requires]
-    if lacking:
+    if lacking := not_carried(defense, CARRIED - {"logprobs"}):
         raise SpecError(
-            f"the defense {defense.name} needs {' and '.join(lacking)}, and a GenRL message holds only texts; choose "
-            "one that judges texts, such as similarity"
+            f"the defense {defense.name} needs {lacking}, and a GenRL message holds only texts; choose one that judges "
+            "texts, such as similarity"
         )
     if defense.sees_labels:
         raise SpecError(f"the defense {defense.name} sees labels, which no peer of a live swarm has")

@@ -22,13 +22,13 @@ def environment(item: Item, task: Task) -> dict[str, Any]:
     }
 
 
-def received_item(state: Mapping[str, Any], item_id: str = "") -> Item:
-    """The item that an environment state describes, in its sender's words and without a solution.
+def received_item(state: Mapping[str, Any]) -> Item:
+    """The item that an environment state describes, in its sender's words, without an id and a solution.
 
     Raises:
         KeyError: the state has no question, answer or test.
     """
-    return Item(item_id, state["question"], state["answer"], "", state["test"])
+    return Item("", state["question"], state["answer"], "", state["test"])
 
 
 def item_name(question: str) -> str:

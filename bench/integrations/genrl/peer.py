@@ -132,9 +132,7 @@ class ReportingGame(BaseGameManager):  # type: ignore[misc]
             report["note"] = "GenRL's update failed in this round; see the peer's log"
             self.trainer.global_step = number
         rows = self._rows
-        if self._honest and (number % self._swarm.evaluation.every == 0 or number == self._swarm.rounds):
-            last = number == self._swarm.rounds
-            count = self._swarm.evaluation.final if last else self._swarm.evaluation.completions
+        if self._honest and (count := self._swarm.evaluation.due(number, self._swarm.rounds)):
             rows = [*rows, *self._evaluated(number, count)]
         self._reports.send("round", **report, rows=_plain(rows, self._batches))
         self._began = time.monotonic()

@@ -99,19 +99,12 @@ class CellInProgress:
         self.grad_norms.append(record.grad_norm)
         if evaluated is not None:
             self.pending.append(evaluated)
-        elif completions := self._due(number):
+        elif completions := self.spec.evaluation.due(number, self.spec.rounds):
             spent += self.keep(self.swarm.evaluate(number, completions))
         self.pace.append(round(spent, 3))
         self.done = number
         if time.monotonic() - self.saved_at > CHECKPOINT_SECONDS:
             self.checkpoint()
-
-    def _due(self, number: int) -> int:
-        """Number of completions in the evaluation after a round; 0 if there is none."""
-        planned = self.spec.evaluation
-        if number == self.spec.rounds:
-            return planned.final
-        return planned.completions if number % planned.every == 0 else 0
 
     def keep(self, record: RoundRecord) -> float:
         """Add the rows and seconds of a round or an evaluation; returns the seconds it took.

@@ -297,11 +297,7 @@ def _run(job: Job, listener: CellListener, stop: Stopping, runtime: CellRuntime)
         )  # fmt: skip
 
     try:
-        try:
-            return go()
-        except BrokenRecordError as error:
-            listener.note(f"{error}; set aside as {directory.set_aside().name}, starting the cell again")
-            return go()
+        return directory.from_intact(go, listener.note)
     except (Exception, SystemExit) as error:  # a defense that exits must not end the run as if all went well
         if ends_run(error):
             raise

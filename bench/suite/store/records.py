@@ -352,6 +352,22 @@ class CellDir:
                 file.rename(aside / file.name)
         return aside
 
+    def from_intact(self, run: Callable[[], Record], note: Callable[[str], None] = lambda text: None) -> Record:
+        """What `run` returns; where it finds the cell's files damaged, they are set aside and it runs once more.
+
+        Args:
+            run: reads or runs the cell; called once or twice.
+            note: is told in a sentence what was damaged and where it is now.
+
+        Raises:
+            BrokenRecordError: also what the second call wrote is damaged.
+        """
+        try:
+            return run()
+        except BrokenRecordError as error:
+            note(f"{error}; set aside as {self.set_aside().name}, starting the cell again")
+            return run()
+
     def _completions_intact(self, record: Record) -> bool:
         try:
             return file_sha256(self.completions_path) == record.completions_sha256

@@ -173,9 +173,10 @@ def test_of_what_is_withheld_nothing_else_depends(build_swarm: Build) -> None:
     for row, other in zip(rows, plain, strict=True):
         if not row.malicious:
             assert (row.ids, row.reward, row.sender) == (other.ids, other.reward, other.sender)
-    for row in rows:
-        if row.refused:
-            assert (row.ids, row.text, row.ended, row.payload, row.outcome) == ((), "", False, False, 0.0)
+    refused = [row for row in rows if row.refused]
+    assert refused
+    for row in refused:
+        assert (row.ids, row.text, row.ended, row.payload, row.outcome) == ((), "", False, False, 0.0)
 
 
 @pytest.mark.parametrize("topology", ["vertical", "horizontal"])

@@ -55,6 +55,8 @@ def test_what_the_trainer_does_not_know_may_stay_unknown_until_it_is_asked() -> 
         ("staleness", "the versions of the senders' weights"),
         ("public_items", "the answers and tests that senders sent"),
         ("rule_check", "the task's rewards beside a judge's"),
+        ("coordinate_median", "the vectors of an exchange"),
+        ("recomputation", "the stages of a pipeline"),
         ("oracle", "sees labels"),
     ],
 )

@@ -522,7 +522,7 @@ def test_misuse_is_told(make: Make) -> None:
     with pytest.raises(SpecError, match="belongs to another trainer"):
         make(swarm).trainer.train()
     foreign = datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": str(i)}]} for i in range(8)])
-    with pytest.raises(SpecError, match=r"a prompt is none of the task .*; write train_dataset=task_dataset"):
+    with pytest.raises(SpecError, match=r"a prompt is not one of the task .*; write train_dataset=task_dataset"):
         make(swarm_of(), train_dataset=foreign).trainer.train()
 
 
@@ -533,3 +533,16 @@ def test_a_misspelt_split_and_role_are_told_at_once() -> None:
         TrainerSwarm(TASK, "text", role="controll")  # type: ignore[arg-type]
     with pytest.raises(registry.SpecStringError, match=r"^a defense is named here by a spec string, .* not by object$"):
         TrainerSwarm(TASK, "text", object())  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"^evaluation is an Evaluation of this module, such as Evalu"):
+        TrainerSwarm(TASK, "text", evaluation={"every": 3})  # type: ignore[arg-type]
+
+
+def test_a_reward_function_that_is_handed_the_wrong_rows_says_so() -> None:
+    reward, answer = task_reward("gsm_micro(size=64)"), [[{"role": "assistant", "content": "1"}]]
+    for columns in ({}, {"id": ["nope"]}, {"id": ["nope", "nope"]}):
+        with pytest.raises(SpecError, match=r"^a row has no id of an item of gsm_micro; write train_dataset="):
+            reward(completions=answer, **columns)  # type: ignore[operator]
+    swarm = TrainerSwarm(TASK, ATTACK)
+    swarm._verdicts = [TrainerVerdict(1.0, "accept")] * 2
+    with pytest.raises(SpecError, match=r"^a reward function returned 1 rewards for 2 completions$"):
+        swarm.defended(lambda **_: [1.0])(thiefbench_place=[0, 1])  # type: ignore[arg-type, return-value]

@@ -158,7 +158,7 @@ def test_nothing_to_count_is_no_rate() -> None:
         ("blacklist+logit", "needs the policy, which no file holds"),
         ("seed_replay", "seed_replay needs seeds from a beacon, which a file does not hold"),
         ("guard", "guard needs seeds from a beacon, which a file does not hold; guard(beacon=False) does without"),
-        ("toploc", "toploc needs proofs, which a file does not hold"),
+        ("toploc", "toploc needs proofs of computation, which a file does not hold"),
         ("oracle", "oracle sees labels, and the file has none for some completions"),
     ],
 )

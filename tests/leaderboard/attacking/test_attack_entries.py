@@ -37,6 +37,7 @@ from thiefbench.leaderboard.entry import EntryError
 from thiefbench.leaderboard.isolation.guest import Said
 from thiefbench.leaderboard.isolation.isolated import Isolated
 from thiefbench.leaderboard.isolation.isolated_attack import AttackError, IsolatedAttack
+from thiefbench.leaderboard.made_with import COST
 from thiefbench.leaderboard.site.board import board
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.submit import credits_of
@@ -207,6 +208,13 @@ def test_a_listed_defense_is_isolated_by_its_suite_and_not_by_what_it_imports(
     made.close()
 
 
+def test_the_copy_of_a_target_is_used_again(listed: Made, tmp_path: Path) -> None:
+    one, other = (attacking.guarded_of(listed.entry, None, tmp_path / "listed") for _ in range(2))
+    assert one == other
+    (copy,) = (tmp_path / "listed").iterdir()
+    assert one.spec.startswith(str(copy))
+
+
 def test_an_anchor_and_an_attack_are_no_targets(hums: Attacked, listed: Made, tmp_path: Path) -> None:
     with pytest.raises(EntryError, match="is an attack's entry; name the entry of the defense"):
         attacking.prepare_attack(
@@ -308,6 +316,34 @@ def test_what_an_attack_says_is_known_from_the_first_round_on(
     assert run()[:2] == (said, []), "what was said in a finished one is kept"
     (cell / "said.bin").unlink()
     assert run()[:2] == (said, rounds), "or it is run again"
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_damaged_checkpoint_begins_the_cell_again(
+    guarded: bool, hums: Attacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once counted as a failure of the attacked defense, and without one it ended the command at every try."""
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
+    manifest, store = hums.entry.manifest, Store(tmp_path)
+    due = wanted(suite(), manifest.parts, manifest.attack, manifest.targets, manifest.numerics)
+    spec = next(each.spec for each in due if each.spec.role == "attack" and bool(each.target) == guarded)
+    target = Guarded(spec.defense, "none", "", isolated=False) if guarded else None
+    factory = AttackFactory(manifest.attack, f"{HUMS}:Hums", manifest.source_sha256, target)
+    rounds: list[int] = []
+
+    def progress(done: int, total: int) -> None:
+        rounds.append(done)
+        if done == 2 and len(rounds) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_attack_cell(spec, store, factory, progress)
+    (state,) = store.root.glob("cells/*/checkpoint/state.json")
+    state.write_text("{")
+    record = run_attack_cell(spec, store, factory, progress)
+    assert record.status == "ok"
+    assert rounds == [0, 1, 2, 0, 1, 2, 3, 4]
+    assert record.provenance[COST]["rounds"] == 4, "what was used before the damage is not counted again"
 
 
 @pytest.mark.slow

@@ -181,6 +181,7 @@ def test_a_slow_defense_is_known_once_it_was_seen() -> None:
     told = played(specs, 1, lambda spec: 0.05 if spec.defense == "judge" else 0.01)
     end = told[-1][0]
     later = [(now, left) for now, left in told if 0.25 * end < now < 0.95 * end]
+    assert later
     assert all(abs(left - (end - now)) <= 0.25 * (end - now) for now, left in later), "from its first cell on"
 
 
