@@ -73,8 +73,7 @@ class SwarmContext:
     def assignments(self, number: int) -> list[Assignment]:
         """The assignments of round `number`, including those of nodes that are away."""
         copies = 1 if self.role == "control" else self.attack.copies
-        # The key keeps the earlier name of assignments: all draws follow from it.
-        return assignments(self.spec, generator(self.seed, "duties", number), copies)
+        return assignments(self.spec, self.seed, number, copies)
 
     def assign_items(
         self, number: int, owed: Sequence[Assignment], choose: Callable[[int, int], Sequence[Item] | None]

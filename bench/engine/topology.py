@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from thiefbench.engine.keys import slot_key
+from thiefbench.engine.keys import generator, slot_key
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.tasks.base import Item
 
@@ -39,16 +38,19 @@ class Assignment:
         return self.group, self.index
 
 
-def assignments(spec: SwarmSpec, rng: random.Random, copies: int = 1) -> list[Assignment]:
-    """Every completion owed in a round, ordered by group and index.
+def assignments(spec: SwarmSpec, seed: int, number: int, copies: int = 1) -> list[Assignment]:
+    """Every completion owed in round `number`, ordered by group and index.
 
-    `rng` draws who gets which index (horizontal) or group (vertical), so that neither reveals the sender.
+    Who gets which index (horizontal) or group (vertical) is drawn by the seed, so that neither reveals the sender.
 
     Args:
         spec: the swarm.
-        rng: keyed by the round.
+        seed: the cell's.
+        number: the round's, from 1.
         copies: how many times its owed groups a malicious node offers, if nodes draw from the offers.
     """
+    # The key is the name that assignments once had: all draws follow from it.
+    rng = generator(seed, "duties", number)
     owed = []
     if spec.topology == "horizontal":
         share = spec.group // spec.nodes

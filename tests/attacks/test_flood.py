@@ -11,7 +11,6 @@ from thiefbench.attacks.flood import Flood
 from thiefbench.attacks.text import Text
 from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.heterogeneity import SharingSpec
-from thiefbench.engine.keys import generator
 from thiefbench.engine.spec import SpecError, SwarmSpec
 from thiefbench.engine.topology import assignments
 from thiefbench.tasks.gsm_micro import GsmMicro
@@ -22,14 +21,14 @@ SPEC = SwarmSpec(topology="vertical", nodes=NODES, prompts=NODES * OWED, group=4
 
 def offered(seed: int) -> dict[int, int]:
     """Which node each group belongs to, in a round in which the last node floods."""
-    owed = assignments(SPEC, generator(seed, "duties", 1), COPIES)
+    owed = assignments(SPEC, seed, 1, COPIES)
     return {assignment.group: assignment.node for assignment in owed}
 
 
 def test_the_flooder_offers_so_many_times_what_it_owes() -> None:
     counts = Counter(offered(1).values())
     assert counts == {0: OWED, 1: OWED, 2: OWED, 3: COPIES * OWED}
-    owed = assignments(SPEC, generator(1, "duties", 1), COPIES)
+    owed = assignments(SPEC, 1, 1, COPIES)
     places = Counter((assignment.node, assignment.position) for assignment in owed)
     assert set(places.values()) == {SPEC.group}, "every offer is a whole group with its own item"
     assert len({(assignment.group, assignment.index) for assignment in owed}) == len(owed)

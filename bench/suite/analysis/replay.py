@@ -26,7 +26,6 @@ from thiefbench.defenses.base import DefenderView, Defense, JudgeSpec, PastRound
 from thiefbench.engine.answer_keys import PublishedItems
 from thiefbench.engine.compatibility import check_requirements
 from thiefbench.engine.exchange import proofs_of
-from thiefbench.engine.keys import generator
 from thiefbench.engine.model.forward_cache import ForwardCache
 from thiefbench.engine.model.policy import Dtype, ModelError, Policy
 from thiefbench.engine.pool import Pool
@@ -172,7 +171,7 @@ class Recording:
         """The seed of every completion's slot; announced seeds are not recorded."""
         if self.swarm.seeds == "announced":
             return [cast(int, self._no_seeds)] * len(rows)
-        everyone = assignments(self.swarm, generator(self.seed, "duties", number), self._copies)
+        everyone = assignments(self.swarm, self.seed, number, self._copies)
         owed = {(assignment.group, assignment.index): assignment for assignment in everyone}
         if odd := next((row for row in rows if (row.group, row.place) not in owed), None):
             raise ReplayError(

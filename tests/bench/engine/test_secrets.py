@@ -39,7 +39,7 @@ def explained(view: DefenderView, spec: SwarmSpec, task: Task, seed: int) -> set
     """Which parts of a view follow from a seed: each of them would give away who sent what."""
     number, pool = view.round, view.completions
     by_slot = {(each.group, each.index): each for each in pool}
-    owed = assignments(spec, generator(seed, "duties", number))
+    owed = assignments(spec, seed, number)
     slots = [(each.group, each.index) for each in pool]
     pseudonyms = {f"{key(seed, 'sender', node) & 0xFFFFFFFF:08x}" for node in range(spec.nodes)}
     of_sender: dict[str, set[int]] = {}

@@ -22,7 +22,6 @@ from thiefbench.attacks.base import (
 from thiefbench.attacks.text import Text
 from thiefbench.defenses.anchors import AcceptAll, Oracle
 from thiefbench.defenses.base import ACCEPT, DefenderView, Defense, LabelledView, PastRound, Verdict
-from thiefbench.engine.keys import generator
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import LearnerSpec, Role, SpecError
@@ -112,7 +111,7 @@ def test_rows_tell_the_truth_of_their_slots(topology: Topology, build_swarm: Bui
     rows = swarm.round(1).rows
     items = {item["id"]: Item.from_row(item) for item in vowels.items("train")}
     assert [(row.group, row.place) for row in rows] == [(g, p) for g in range(4) for p in range(8)]
-    owed = assignments(swarm.spec, generator(swarm.seed, "duties", 1))
+    owed = assignments(swarm.spec, swarm.seed, 1)
     assert [(row.node, row.group, row.place) for row in rows] == [(d.node, d.group, d.index) for d in owed]
     assert [row.malicious for row in rows] == [row.node == 3 for row in rows], "the last f nodes are malicious"
     for row in rows:

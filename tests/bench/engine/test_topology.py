@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import pytest
@@ -23,7 +22,7 @@ shapes = pytest.mark.parametrize(("topology", "m", "f", "b", "g"), SHAPES)
 
 
 def owed(topology: Topology, m: int, f: int, b: int, g: int) -> list[Assignment]:
-    return assignments(SwarmSpec(topology=topology, nodes=m, malicious=f, prompts=b, group=g), random.Random(0))
+    return assignments(SwarmSpec(topology=topology, nodes=m, malicious=f, prompts=b, group=g), 0, 1)
 
 
 @shapes
@@ -103,7 +102,7 @@ def item(name: str) -> Item:
 def test_items_of_groups(topology: Topology, expected: list[str]) -> None:
     """Horizontal: one common draw. Vertical: every honest node's own draw, a malicious node's choice."""
     spec = SwarmSpec(topology=topology, nodes=2, malicious=1, prompts=4, group=2)
-    made = assignments(spec, random.Random(3))
+    made = assignments(spec, 3, 1)
     drawn = assign_items(
         spec,
         made,
@@ -118,9 +117,12 @@ def test_items_of_groups(topology: Topology, expected: list[str]) -> None:
 
 
 @shapes
-def test_places_and_groups_are_drawn_anew_by_the_key(topology: Topology, m: int, f: int, b: int, g: int) -> None:
+def test_places_and_groups_are_drawn_anew_by_seed_and_round(topology: Topology, m: int, f: int, b: int, g: int) -> None:
     spec = SwarmSpec(topology=topology, nodes=m, malicious=f, prompts=b, group=g)
-    assert assignments(spec, random.Random(1)) == assignments(spec, random.Random(1))
+    assert assignments(spec, 1, 1) == assignments(spec, 1, 1)
     if m > 1:
-        owners = {tuple(assignment.node for assignment in assignments(spec, random.Random(seed))) for seed in range(20)}
-        assert len(owners) > 1, "a place or group that always has the same owner is a label"
+        by_seed = [assignments(spec, seed, 1) for seed in range(20)]
+        by_round = [assignments(spec, 0, number) for number in range(1, 21)]
+        for drawn in (by_seed, by_round):
+            owners = {tuple(assignment.node for assignment in each) for each in drawn}
+            assert len(owners) > 1, "a place or group that always has the same owner is a label"
