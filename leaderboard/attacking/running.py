@@ -154,7 +154,7 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
         factory.noted = counting.keep
         record = run_cell(spec, what, directory, progress, maker=factory, runtime=counting)
         if factory.said is not None:
-            write_atomically(said, b"".join(heard + answer for heard, answer in sorted(factory.said)))
+            write_atomically(said, b"".join(sorted(factory.said)))
         return record
 
     with directory.locked(waiting=waiting_for(directory.path)):
@@ -182,10 +182,9 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
 
 
 def _read_said(path: Path) -> set[Said]:
-    """What an attack said in a finished cell: pairs of hashes, one after the other."""
-    content, size = path.read_bytes(), HASH_BYTES
-    pairs = range(0, len(content) - 2 * size + 1, 2 * size)
-    return {(content[at : at + size], content[at + size : at + 2 * size]) for at in pairs}
+    """What an attack said in a finished cell."""
+    content, size = path.read_bytes(), 2 * HASH_BYTES
+    return {content[at : at + size] for at in range(0, len(content) - size + 1, size)}
 
 
 def ends_training(name: str, error: DivergedError) -> str:

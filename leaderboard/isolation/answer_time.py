@@ -13,12 +13,12 @@ class AnswerTime:
     """The time that answers to a guest's questions have taken, and its limit.
 
     Args:
-        most: seconds for all answers.
+        most: seconds for all answers; may grow with what the guest has to do.
         period: in what, for messages: "a round" or "an exchange".
     """
 
     def __init__(self, most: float, period: str) -> None:
-        self._most, self._period, self._seconds = most, period, 0.0
+        self.most, self._period, self._seconds = most, period, 0.0
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -33,5 +33,5 @@ class AnswerTime:
 
     def check(self, more: float = 0.0) -> None:
         """Raise Malformed if the answers so far, and `more` seconds of the one that is being given, took too long."""
-        if self._seconds + more > self._most:
-            raise Malformed(f"questions whose answers took more than {self._most:g} seconds in {self._period}")
+        if self._seconds + more > self.most:
+            raise Malformed(f"questions whose answers took more than {self.most:,.0f} seconds in {self._period}")

@@ -22,7 +22,7 @@ from thiefbench.leaderboard.isolation.wire import Malformed, number_in, shown
 from thiefbench.tasks.answer_keys import AnswerKey, answer_key_fault
 from thiefbench.tasks.base import Ask, Completion, Item, Split, Task
 
-MOST_TASK_QUESTIONS = 200_000
+MOST_TASK_QUESTIONS = 50_000
 """Questions to the task in one round: composing a text is one."""
 MOST_ROWS = 8192
 """Completions of one question."""
@@ -133,7 +133,7 @@ class TaskAnswers:
         if len(answer) > MOST_CHARACTERS:
             return f"it has more than {MOST_CHARACTERS:,} characters"
         if _NUMBER.fullmatch(item.answer):  # to compare closed forms with others may take minutes
-            return "" if _NUMBER.fullmatch(answer) else "it is no plain number"
+            return "" if _NUMBER.fullmatch(answer) else "it is not a plain number"
         # Not through its cache, which would keep thousands of an attack's texts.
         return str(answer_key_fault.__wrapped__(self._task, item, AnswerKey(answer, item.tests)))
 
@@ -322,17 +322,19 @@ class OutcomeAnswers:
         ask: the engine's.
         item: that is judged.
         caps: the limits.
+        time: of the answers to this attack's judging process, whatever it judges.
     """
 
-    def __init__(self, ask: Ask, item: Item, caps: Caps) -> None:
-        self._ask, self._item, self._caps, self._asked = ask, item, caps, 0
+    def __init__(self, ask: Ask, item: Item, caps: Caps, time: AnswerTime) -> None:
+        self._ask, self._item, self._caps, self._time, self._asked = ask, item, caps, time, 0
 
     def answer(self, question: Mapping[str, Any]) -> list[bytes]:
         """The reward; raises Malformed for any other question, or one too many."""
         self._asked += 1
         if question.get("ask") != "reward" or self._asked > self._caps.questions:
             raise Malformed(f"an unknown question, {shown(question.get('ask'))!r}, or more than {self._caps.questions}")
-        return packed({"reward": self._ask.reward(self._item, wire.text_in(question.get("text")))})
+        with self._time.counted():
+            return packed({"reward": self._ask.reward(self._item, wire.text_in(question.get("text")))})
 
 
 @lru_cache(maxsize=8)

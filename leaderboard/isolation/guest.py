@@ -48,9 +48,10 @@ LONGEST_NAME = 200
 """Characters of a guest's name."""
 
 
-Said = tuple[bytes, bytes]
-"""A hash of all that a guest has heard and said, and one of what it said next."""
-HASH_BYTES = hashlib.sha256().digest_size
+Said = bytes
+"""A hash of all that a guest has heard and said, then one of what it said next, each of `HASH_BYTES`; in one object, as
+there may be millions."""
+HASH_BYTES = 16
 
 
 def contradictory(*guests: Iterable[Said]) -> bool:
@@ -58,8 +59,8 @@ def contradictory(*guests: Iterable[Said]) -> bool:
 
     Nothing that a guest is told leads it to do so: it has found out where it is by something else, such as a clock.
     """
-    said: dict[bytes, bytes] = {}
-    return any(said.setdefault(heard, answer) != answer for guest in guests for heard, answer in guest)
+    said: dict[bytes, Said] = {}
+    return any(said.setdefault(each[:HASH_BYTES], each) != each for guest in guests for each in guest)
 
 
 class Answers(Protocol):
@@ -173,10 +174,9 @@ class Guest:
         own = ("memory", "arrays") if self.arrays else ("memory",)
         told = {name: value for name, value in reply.items() if name not in own}
         words = json.dumps(told, sort_keys=True).encode() + b"".join(bytes(each) for each in arrays)
-        heard = hashlib.sha256(self._so_far + b"".join(message or ())).digest()
-        answer = hashlib.sha256(words).digest()
-        self.said.add((heard, answer))
-        self._so_far = heard + answer
+        heard = hashlib.sha256(self._so_far + b"".join(message or ())).digest()[:HASH_BYTES]
+        self._so_far = heard + hashlib.sha256(words).digest()[:HASH_BYTES]
+        self.said.add(self._so_far)
 
     def _turn(self, message: Sequence[bytes], deadline: float) -> dict[str, Any]:
         self._session.send(message, deadline)

@@ -28,6 +28,7 @@ from weakref import WeakSet
 from thiefbench.attacks.base import Attack, AttackerView, ChoiceView, Decoy, Poison, ThreatModel, Withheld
 from thiefbench.attacks.completions import writes_programs
 from thiefbench.leaderboard.isolation import attack_wire as wire
+from thiefbench.leaderboard.isolation.answer_time import AnswerTime
 from thiefbench.leaderboard.isolation.attack_services import (
     ChoiceAnswers,
     Cost,
@@ -148,6 +149,8 @@ class IsolatedAttack(Attack):
         self.noted: Callable[[], None] = lambda: None
         self.said: set[Said] | None = None
         self._times: list[float] = []
+        self._judgements, self._judging = 0, 0.0
+        self._answering = AnswerTime(0.0, "its judgements")
         self._choosing = Cost()
         self._drawn: tuple[Task, tuple[Any, ...]] | None = None
         self._members: WeakSet[Self] = WeakSet()
@@ -208,8 +211,14 @@ class IsolatedAttack(Attack):
 
     def _judged(self, call: Literal["outcome", "spill"], item: Item, completion: Completion, ask: Ask) -> float | None:
         request = {"item": wire.item_out(item), "completion": wire.completion_out(completion)}
-        answers = OutcomeAnswers(ask, item, self.caps)
+        self._judgements += 1
+        pools = 1 + self._judgements / POOL  # a slow start is no fault
+        self._answering.most = self.caps.service_seconds * pools
+        answers = OutcomeAnswers(ask, item, self.caps, self._answering)
         reply = self._judge.request(call, request, OUTCOME_SECONDS, answers)
+        self._judging += self._judge.seconds
+        if self._judging > (most := self.caps.seconds * pools):
+            raise self._judge.fault_in(f"took more than {most:.0f} seconds to judge {self._judgements:,} completions")
         try:
             return wire.outcome_in(reply.get("outcome"))
         except Malformed as error:

@@ -52,7 +52,7 @@ from thiefbench.leaderboard.rows import suite_named
 from thiefbench.leaderboard.verification.attack_consistency import outcomes_apart, rounds_alike, submissions_apart
 from thiefbench.leaderboard.verification.attack_costs import check_costs
 from thiefbench.leaderboard.verification.drawing import FOUND, chance_of_finding, comparisons_needed, drawn
-from thiefbench.leaderboard.verification.expectation import MARGIN, close, expected, headline, prevented
+from thiefbench.leaderboard.verification.expectation import MARGIN, MOST_APART, close, expected, headline, prevented
 from thiefbench.leaderboard.verification.questions import Questions, Tell, each_cell
 from thiefbench.leaderboard.verification.reexecution import DisagreesError, Watch, cell_difference
 from thiefbench.leaderboard.verification.rerunning import surroundings_apart, temporary_folder, weaker_sandbox
@@ -82,7 +82,7 @@ from thiefbench.leaderboard.verification.verify import VerifyOptions
 from thiefbench.sources import source_files
 from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS
 from thiefbench.suite.execution.cell_identity import Identities, identity
-from thiefbench.suite.scenario import CellSpec, Suite
+from thiefbench.suite.scenario import CellSpec, RankingRules, Suite
 from thiefbench.suite.store.records import Record, Store, file_sha256, identify, table_rows
 from thiefbench.suite.store.tables import TableError
 from thiefbench.tasks.text import one_line
@@ -115,6 +115,7 @@ class _Verifier(Questions):
     forgery_found: float | None = None
     fresh_trials: int = 0
     inconclusive: int = 0
+    told_of: set[str] = field(default_factory=set)  # the targets of which a trial at a fresh seed says something
     ran: bool = False
     outdated: bool = False  # its cells are not those of this version
     out_of_reach: list[str] = field(default_factory=list)  # defenses whose weights are not at hand
@@ -524,8 +525,12 @@ class _Verifier(Questions):
                     self.fresh_trials += 1
                     lacking += self._fresh_result(part, target_slug, records, suite, factory)
             details.append(f"{self.fresh_trials} tried, {self.inconclusive} inconclusive")
-        if self.fresh_trials and self.fresh_trials == self.inconclusive:
-            lacking.append("its trials at fresh seeds are inconclusive: undefended, it does too little harm there")
+        claimed = {each.target for each in measured.results(self.entry, suite.ranking) if each.prevented is not None}
+        if self.fresh_trials and (silent := sorted(claimed - self.told_of)):
+            lacking.append(
+                f"its trials at fresh seeds say nothing of {', '.join(silent)}: undefended, it does too little harm "
+                f"there to measure what is prevented; --fresh {options.fresh + 2} tries more"
+            )
         return lacking
 
     def _check_fresh(
@@ -569,7 +574,7 @@ class _Verifier(Questions):
         submitted = measured.against(self.entry.cells, part, slug, suite.ranking, reference)
         none, beside, own = records["attack", ""], records[reference, ""], records["attack", slug]
         result = None
-        if own.status == "ok":
+        if own.status == "ok" and _works(none, beside, suite.ranking):
             with closing(isolated_attack(factory.spec)) as attack:
                 result = prevented(attack, own, none, beside)
         if submitted.prevented is None or result is None:
@@ -577,6 +582,10 @@ class _Verifier(Questions):
             return []
         value, slack = result
         low, high = expected([v for _, v in submitted.prevented.points], slack)
+        if value <= high and slack > MOST_APART:  # an attack that does little where it is not known would always agree
+            self.inconclusive += 1
+            return []
+        self.told_of.add(slug)
         self.reruns.append(
             Rerun(part=part, role="attack", attack=self.entry.manifest.name, seed=None, measure="harm_prevented",
                   submitted=(low, high), found=value, equal=None, agrees=value <= high, kind="own")
@@ -588,6 +597,12 @@ class _Verifier(Questions):
             f"does not generalise: at a fresh seed, {slug} prevents {value:.3f} of its harm, above the range predicted "
             f"from the submitted seeds, {low:.3f} to {high:.3f}"
         ]
+
+
+def _works(undefended: Record, reference: Record, rules: RankingRules) -> bool:
+    """Whether an attack works at one seed: it does enough harm, and its interval lies above its reference's."""
+    one, other = headline(undefended), headline(reference)
+    return one is not None and other is not None and one[0] - other[0] >= rules.least_harm and one[1] > other[2]
 
 
 def _tables(records: Iterable[Record], store: Store) -> Iterator[pa.Table]:

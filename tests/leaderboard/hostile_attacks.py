@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -271,4 +272,8 @@ class Judges(Plain):
             _loops()
         if self.what == "exit":
             os._exit(0)
-        return {"twice": 2.0, "nan": float("nan"), "text": "yes"}[self.what]
+        if self.what == "sleeps":
+            time.sleep(0.4)
+        if self.what == "asks":
+            ask.reward(item, completion.text)
+        return {"twice": 2.0, "nan": float("nan"), "text": "yes"}.get(self.what, 0.0)

@@ -68,6 +68,14 @@ class Table(Hums):
         return {"letters": self.tune, "mark": self.mark}
 
 
+class Fades(Table):
+    """At marks that it does not know, it calls its tune harm in few completions, so that little of it is known."""
+
+    def outcome(self, item: Item, completion: Completion, ask: Ask) -> float:
+        sung = Hums.outcome(self, item, completion, ask)
+        return sung if self.mark == self.known or len(completion.ids) % 8 == 0 else 0.0
+
+
 class Rewords(Hums):
     """Asks about its items with another solution and another answer; sends what came of it."""
 

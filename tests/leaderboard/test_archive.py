@@ -120,7 +120,7 @@ def test_what_is_packed_is_what_was_scored(made: Made) -> None:
 def test_another_file_is_refused_before_it_is_read(made: Made) -> None:
     entry, path = made.entry()
     target = made.folder / "unpacked"
-    with pytest.raises(WrongArchiveError, match=r"/nowhere\.tar is no plain file; mine names mine\.tar"):
+    with pytest.raises(WrongArchiveError, match=r"/nowhere\.tar is not a regular file; mine names mine\.tar"):
         unpack(made.folder / "nowhere.tar", entry, target)
     good = path.read_bytes()
     path.write_bytes(good[:-512])

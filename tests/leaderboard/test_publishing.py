@@ -335,7 +335,7 @@ def test_an_edit_that_was_sealed_is_found_by_publishing_again(
     ("change", "said"),
     [
         (lambda content: content["record"]["scores"]["clean_reward"].update(value=7.0), "its clean_reward is 7, and"),
-        (lambda content: content["record"]["scores"]["asr"].update(count=-1), "its asr is no measured number"),
+        (lambda content: content["record"]["scores"]["asr"].update(count=-1), "its asr is not a measured number"),
         (lambda content: content["record"]["curves"]["eval_asr"][-1].update(value=-1.0), "its eval_asr is -1, outside"),
         (lambda content: content["drift"].update(drift=[2.0, 2.0, 2.0, 16]), "its drift is 2, and it cannot be above"),
         (lambda content: content["record"].update(status="error"), "the record of a failed cell holds no scores"),

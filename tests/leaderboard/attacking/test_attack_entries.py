@@ -378,6 +378,19 @@ def test_an_outcome_that_is_one_at_known_seeds_only_is_rejected(listed: Made) ->
 
 
 @pytest.mark.slow
+def test_an_attack_that_does_little_where_it_is_not_known_is_not_called_re_executed(listed: Made) -> None:
+    """Whatever it claims to do to the defense, a share of next to no harm would be in the range that is predicted."""
+    (part,) = suite().scenes
+    known = drawn(IsolatedAttack(f"{HUMS}:Fades"), suite().seeds[0], part.swarm, registry.make("task", part.task))
+    fades = attacked(listed, f"Fades(known={known.describe()['mark']!r})", "Fades")
+    found = verified(fades, reruns=None, fresh=2)
+    assert found.verdict == "rescored"
+    assert found.inconclusive == found.fresh_trials == 2
+    assert "its trials at fresh seeds say nothing of mine: undefended, it does too little harm" in found.reasons[0]
+    shutil.rmtree(fades.folder)
+
+
+@pytest.mark.slow
 def test_a_judge_that_remembers_what_it_saw_is_rejected(listed: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """By two rules, of which a forger may evade the one on the submitted cells: their completions are known."""
     sees = attacked(listed, "SeesItsTune", "Sees its tune")

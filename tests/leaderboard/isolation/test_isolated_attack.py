@@ -198,7 +198,7 @@ def test_solutions_are_seen_only_with_an_oracle(where: str) -> None:
         ("PicksWithoutBeacon(what='beacon')", "a question for a seed, and it is not granted the beacon"),
         ("Picks(what='split')", "has no split 'secret'"),
         ("Picks(what='exit')", "ended its own process in choose"),
-        ("Rewords(answer='many')", "cannot be used: it is no plain number"),
+        ("Rewords(answer='many')", "cannot be used: it is not a plain number"),
         (f"Rewords(answer={'1' * 16_385!r})", "cannot be used: it has more than 16,384 characters"),
         ("Rewords(question='Why?')", "may ask about the items that it is given, and 'train-"),
     ],
@@ -218,6 +218,15 @@ def test_an_endless_loop_ends(monkeypatch: pytest.MonkeyPatch, spec: str, said: 
     monkeypatch.setattr("thiefbench.leaderboard.isolation.isolated_attack.OUTCOME_SECONDS", 1.0)
     with pytest.raises(AttackError, match=f"took more than 1 seconds of its own {said}"):
         play(IsolatedAttack(f"{HOSTILE}:{spec}", HASTY))
+
+
+def test_all_judgements_together_have_a_limit_too() -> None:
+    """Else a judge that is slow only where it is verified would keep a verifier for days."""
+    with pytest.raises(AttackError, match="took more than 1 seconds to judge 3 completions"):
+        play(IsolatedAttack(f"{HOSTILE}:Judges(what='sleeps')", HASTY))
+    with pytest.raises(AttackError, match="questions whose answers took more than 0 seconds in its judgements"):
+        play(IsolatedAttack(f"{HOSTILE}:Judges(what='asks')", replace(SMALL, service_seconds=0.0)))
+    play(IsolatedAttack(f"{HOSTILE}:Judges(what='asks')", SMALL))
 
 
 @pytest.mark.parametrize(

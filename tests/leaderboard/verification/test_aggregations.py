@@ -270,7 +270,7 @@ def test_in_the_sandbox_it_gives_what_it_gives_here(jail: None) -> None:
         ("double", "a vector is a float32 tensor, not float64"),
         ("nan", "gave an aggregate a vector with numbers that are not finite"),
         ("silent", "gave 4 verdicts for 5 vectors"),
-        ("unsure", "gave a verdict whose score is no finite number"),
+        ("unsure", "gave a verdict whose score is not a finite number"),
         ("invents", "gave a verdict 'melt'"),
         ("asks", "more than 100 questions in an exchange"),
         ("asks of nothing", r"a question for the reward of a vector of float32 and shape \(23,\)"),

@@ -323,7 +323,7 @@ def seen() -> list[StageView]:
     ("how", "message"),
     [
         ("nothing", "check gave None, which is not a StageVerdict"),
-        ("unsure", "gave a verdict whose score is no finite number"),
+        ("unsure", "gave a verdict whose score is not a finite number"),
         ("invents", "gave a verdict 'melt'; it is one of accept, reject"),
         ("talks", "gave a verdict whose reason is not text of at most 500 characters"),
         ("halves", "gave a verdict whose reason is not text"),

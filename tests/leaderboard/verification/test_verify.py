@@ -426,8 +426,8 @@ def test_numbers_of_a_record_that_no_float_holds(honest: Made, tmp_path: Path, w
         return record.model_copy(update={"curves": record.curves | {"eval_reward": points}}), rows
 
     said = rejected(forged(honest, tmp_path, edit, undefended, rescored=False))
-    wrong = "its peak_asr is no measured number" if where == "count" else "its curve eval_reward contains an invalid"
-    assert f"its record in the archive is none of a cell: {wrong}" in said
+    wrong = "its peak_asr is not a measured number" if where == "count" else "its curve eval_reward contains an invalid"
+    assert f"its record in the archive is not that of a cell: {wrong}" in said
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -447,7 +447,7 @@ def test_a_failed_cell_holds_no_scores(honest: Made, tmp_path: Path, own: bool) 
             made_up = trimmed(bare, cell.part, own, file_sha256(directory.record_path))
         cells.append(made_up)
     said = rejected(resigned(honest, tmp_path / "lie", store, cells))
-    assert "its record in the archive is none of a cell: it failed, and the record of a failed cell holds no" in said
+    assert "record in the archive is not that of a cell: it failed, and the record of a failed cell holds no" in said
 
 
 HONEST_EVAL = each(lambda row: {"outcome": 0.0}, lambda row: row.phase == "eval" and row.round == 4)
@@ -695,7 +695,7 @@ def test_a_wrong_archive_says_nothing_about_the_entry(honest: Made, tmp_path: Pa
         assert isinstance(done.exception, WrongArchiveError)
         assert said in str(done.exception)
     done = CliRunner().invoke(app, [*words, "--archive", str(tmp_path), "--write", str(seen)])
-    assert f"{tmp_path} is no plain file" in str(done.exception)
+    assert f"{tmp_path} is not a regular file" in str(done.exception)
     assert path.read_bytes() == content
 
 
