@@ -379,7 +379,7 @@ def source_hash(kind: Kind, spec: str, load: bool = True) -> str:
 
     Raises:
         SpecStringError: see `parse` and `find`; without `load`, a class is named by its module, or a file cannot be
-            read or is no plain file.
+            read or is not a regular file.
     """
     digest = hashlib.sha256()
     if len(several := parts(kind, spec)) > 1:
@@ -569,7 +569,7 @@ def _inner(kind: Kind, parsed: ParsedSpec, plugin: Any) -> dict[str, tuple[Kind,
     """Kind and spec string, given or by default, of the parameters that are attacks or defenses themselves.
 
     Raises:
-        SpecStringError: such an argument is no text.
+        SpecStringError: such an argument is not text.
     """
     is_class = inspect.isclass(plugin)
     if not is_class:

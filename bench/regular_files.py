@@ -39,7 +39,7 @@ def read_regular(path: Path, most: int) -> bytes:
     """The content of a plain file of at most `most` bytes.
 
     Raises:
-        OSError: it cannot be read; as NotRegularError: it is no plain file, or is larger.
+        OSError: it cannot be read; as NotRegularError: it is not a regular file, or is larger.
     """
     with open_regular(path) as file:
         data = file.read(most + 1)

@@ -105,7 +105,7 @@ def _int64(digits: str) -> int:
 
 
 def _no_fraction(digits: str) -> NoReturn:
-    raise JsonError("a number that is no integer", one_line(digits, 60))
+    raise JsonError("a number that is not an integer", one_line(digits, 60))
 
 
 def _no_number(constant: str) -> NoReturn:

@@ -69,7 +69,8 @@ def loads(text: str) -> Document:
 
     Raises:
         YamlError: the text is not YAML, or has an alias, a key that stands twice, more than `MOST_LEVELS` lists and
-            mappings in one another, a tag of no plain value, or a value that is no number or date as it seems to be.
+            mappings in one another, a tag of no plain value, or a value that is not the number or date that it seems
+            to be.
     """
     loader = None
     try:
@@ -84,7 +85,7 @@ def loads(text: str) -> Document:
         line = text[: error.position].count("\n") + 1
         raise YamlError("not YAML: a control character", line) from error
     except (ValueError, OverflowError, TypeError) as error:  # a date such as 2001-99-99, a number of too many digits
-        raise YamlError("a value that is no number or date as it seems to be; put quotes around text") from error
+        raise YamlError("a value that is not the number or date that it seems to be; put quotes around text") from error
     finally:
         if loader is not None:
             loader.dispose()
@@ -121,7 +122,7 @@ def _check_keys(mapping: yaml.MappingNode) -> None:
     seen: set[str] = set()
     for key, _ in mapping.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise yaml.composer.ComposerError(None, None, "a key that is no text", key.start_mark)
+            raise yaml.composer.ComposerError(None, None, "a key that is not text", key.start_mark)
         if key.value in seen:
             raise yaml.composer.ComposerError(None, None, f"{key.value} is given twice", key.start_mark)
         seen.add(key.value)

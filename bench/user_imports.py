@@ -123,8 +123,8 @@ def imported(files: Iterable[Path], folder: Path) -> Imported:
         folder: the plugin's folder.
 
     Raises:
-        OSError: one of `files` cannot be read, or is no plain file or a very large one. A module that cannot be read
-            cannot be imported either, so what it imports is left out.
+        OSError: one of `files` cannot be read, or is not a regular file, or is a very large one. A module that cannot
+            be read cannot be imported either, so what it imports is left out.
     """
     own = {file.resolve(): name_within(folder, file) for file in files}
     modules, names, data = set[UserModule](), set[str](), set[NamedData]()

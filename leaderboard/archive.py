@@ -174,7 +174,7 @@ def unpack(archive: Path, entry: Archived, folder: Path, specs: Sequence[CellSpe
     """
     expected = entry.manifest.archive
     if not archive.is_file():
-        raise WrongArchiveError(f"{archive} is no plain file; {entry.manifest.slug} names {expected.name}")
+        raise WrongArchiveError(f"{archive} is not a regular file; {entry.manifest.slug} names {expected.name}")
     size = archive.stat().st_size
     if size != expected.bytes:
         raise WrongArchiveError(f"{archive} is not the entry's archive: it has {size:,} bytes, not {expected.bytes:,}")

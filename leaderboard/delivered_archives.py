@@ -43,7 +43,7 @@ def delivery_of(entry: Entry, archive: Path) -> Delivery:
             return each
     names = ", ".join(f"{each.archive.name} ({named(each.seeds)})" for each in entry.manifest.deliveries)
     if size < 0:
-        raise WrongArchiveError(f"{archive} is no plain file; the entry's is {names}")
+        raise WrongArchiveError(f"{archive} is not a regular file; the entry's is {names}")
     has = f"it has {size:,} bytes" if not alike else "its SHA-256 differs"
     raise WrongArchiveError(f"{archive} is not an archive of the entry, which names {names}: {has}")
 

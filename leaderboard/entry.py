@@ -300,7 +300,7 @@ def bounded(path: Path, most: int) -> bytes:
     """The content of a file of an entry.
 
     Raises:
-        EntryError: it is no plain file, or is larger than allowed.
+        EntryError: it is not a regular file, or is larger than allowed.
         FileNotFoundError: there is none.
     """
     try:

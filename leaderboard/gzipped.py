@@ -13,7 +13,7 @@ whichever it is. No hash covers the header, so nothing may be said there."""
 
 
 class GzipError(ValueError):
-    """A file is no single, complete gzip stream, or holds too much. One sentence for the user."""
+    """A file is not a single, complete gzip stream, or holds too much. One sentence for the user."""
 
 
 def compressed(content: bytes) -> bytes:

@@ -220,7 +220,7 @@ class Published:
         """Whether it has a cell, with this SHA-256 of its text; the text is not parsed.
 
         Raises:
-            PublishedError: its file is no plain file, damaged or too large.
+            PublishedError: its file is not a regular file, damaged or too large.
         """
         if self.folder is None or not _CELL_ID.fullmatch(cell_id):
             return False

@@ -292,7 +292,7 @@ class TrainerSwarm:
             self._drops_explained = True
             _LOGGER.warning(
                 "The defense drops completions: their reward is None, so TRL leaves them out of their groups. TRL's "
-                "warning that all reward functions returned None is about these rows and is no mistake."
+                "warning that all reward functions returned None is about these rows and is not a mistake."
             )
         return ruled
 

@@ -38,7 +38,7 @@ def _name(text: str) -> str:
 
 def _text(text: str) -> str:
     if any("\ud800" <= c <= "\udfff" for c in text):
-        raise ValueError("half of a surrogate pair is no text")
+        raise ValueError("half of a surrogate pair is not text")
     return text
 
 

@@ -28,7 +28,7 @@ def as_text(value: object, name: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise MalformedError(f"{name}: half of a surrogate pair is no text") from error
+        raise MalformedError(f"{name}: half of a surrogate pair is not text") from error
     return value
 
 
@@ -36,7 +36,7 @@ def label(fields: Mapping[str, Any], name: str) -> str:
     """A name for tables and terminals.
 
     Raises:
-        MalformedError: it is no text, empty, longer than names may be, or has characters that cannot be printed.
+        MalformedError: it is not text, empty, longer than names may be, or has characters that cannot be printed.
     """
     value = text(fields, name)
     if not value or len(value) > LONGEST_NAME or not value.isprintable():
@@ -112,7 +112,7 @@ def log_probs(value: object, name: str) -> list[float]:
     """Log-probs.
 
     Raises:
-        MalformedError: it is no list, or a member is no finite number.
+        MalformedError: it is no list, or a member is not a finite number.
     """
     if not isinstance(value, list):
         raise MalformedError(f"{name}: must be a list")

@@ -100,7 +100,7 @@ def _row(one: pa.RecordBatch, row_bytes: int) -> tuple[str | None, str]:
     try:
         row = json.dumps(one.to_pylist()[0], default=_refuse)
     except (TypeError, ValueError, pa.ArrowException):
-        return None, "a value that is no text, number, truth value or list of such"
+        return None, "a value that is not text, number, truth value or list of such"
     except MemoryError:
         return None, too_long
     return (row, "") if len(row) <= row_bytes else (None, too_long)

@@ -40,7 +40,7 @@ _STEP = re.compile(r"step_(\d{1,9})")
 def format_of(path: Path) -> str:
     """The format of a file: a key of `SOURCES`, or "pool" where it is none of them.
 
-    What is no plain file, such as a pipe, can be read only once and is taken for a pool.
+    What is not a regular file, such as a pipe, can be read only once and is taken for a pool.
 
     Raises:
         PoolFileError: it cannot be read, or is Parquet with other columns than any format has.

@@ -54,7 +54,7 @@ def is_parquet(path: Path) -> bool:
     """Whether a file begins as Parquet does.
 
     Raises:
-        OSError: it cannot be read, or is no plain file.
+        OSError: it cannot be read, or is not a regular file.
     """
     with open_regular(path) as file:
         return file.read(len(_PARQUET)) == _PARQUET
@@ -64,7 +64,7 @@ def json_rows(path: Path) -> Iterator[Row]:
     """The objects of a file of JSON lines.
 
     Raises:
-        OSError: it cannot be read, or is no plain file.
+        OSError: it cannot be read, or is not a regular file.
     """
     with open_regular(path) as file:
         for number, raw in numbered_lines(file, ROW_BYTES):
@@ -78,7 +78,7 @@ def parquet_columns(path: Path) -> list[tuple[str, str]]:
     """The columns of a Parquet file by name and kind: "number", "text" or "other"; none where it cannot be read.
 
     Raises:
-        OSError: it cannot be opened, or is no plain file.
+        OSError: it cannot be opened, or is not a regular file.
     """
     with _child(path, "columns") as output:
         line = output.readline(ROW_BYTES)
@@ -93,7 +93,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         columns: which are read; a column inside another is named as outer.inner.
 
     Raises:
-        OSError: it cannot be opened, or is no plain file.
+        OSError: it cannot be opened, or is not a regular file.
     """
     budget = min(MOST_UNFOLDED, max(LEAST_UNFOLDED, MOST_FOLDED * path.stat().st_size))
     number = 0

@@ -56,7 +56,7 @@ TRUST = "--thiefbench-trust-plugins"
 def trusting(config: pytest.Config, written: Iterable[object] = ()) -> Iterator[None]:
     """In the `with` block, load of what files name declared names alone, unless the user trusts plugins.
 
-    What the user wrote is loaded: as an option, or as a spec string in a test (`written`; what is no text names
+    What the user wrote is loaded: as an option, or as a spec string in a test (`written`; what is not text names
     nothing). See `thiefbench.trust`.
     """
     from thiefbench import registry

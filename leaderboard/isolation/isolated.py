@@ -87,7 +87,7 @@ class IsolatedRule(Guest):
         if not isinstance(requires, list) or not all(
             isinstance(need, str) and need.isidentifier() for need in requires
         ):
-            self._fail("requires something that is no name")
+            self._fail("requires something that is not a name")
         self.requires = frozenset(requires)  # of plain ones a constant of the class, here reported by the process
 
 
@@ -159,7 +159,7 @@ class Isolated(IsolatedRule, Defense):
         try:
             return bytes.fromhex(proof if isinstance(proof, str) else "-")
         except ValueError:
-            self._fail("gave a proof that is no bytes")
+            self._fail("gave a proof that is not bytes")
 
     def renew(self) -> None:
         """Construct the defense again in the same process; raises DefenseError."""

@@ -213,7 +213,7 @@ def said_in(data: object, actions: Collection[str], longest: int) -> tuple[str, 
     if not isinstance(action, str) or action not in actions:
         raise Malformed(f"a verdict {shown(action)!r}; it is one of {', '.join(actions)}")
     if score is not None and not (type(score) in (int, float) and _finite(score)):
-        raise Malformed("a verdict whose score is no finite number")
+        raise Malformed("a verdict whose score is not a finite number")
     if not isinstance(reason, str) or len(reason) > longest or not is_whole(reason):
         raise Malformed(f"a verdict whose reason is not text of at most {longest} characters")
     return action, None if score is None else float(score), reason
@@ -256,7 +256,7 @@ def given_state(state: object) -> object:
     """What a guest's `state` returned, unchanged.
 
     Raises:
-        UserError: it holds a set, a number that is not finite or one of numpy's, or a key that is no text. The message
+        UserError: it holds a set, a number that is not finite or one of numpy's, or a key that is not text. The message
             says where.
     """
     waiting: list[tuple[str, object, int]] = [("state()", state, 0)]
@@ -367,7 +367,7 @@ def scored_in(data: Mapping[str, Any], view: DefenderView) -> tuple[str, AnswerK
     """The item, the answer key and the texts of a question about rewards.
 
     Raises:
-        Malformed: the item is not of the round, or the rest is no text, or too much of it.
+        Malformed: the item is not of the round, or the rest is not text, or too much of it.
     """
     item_id, answer, tests, texts = (data.get(name) for name in ("item", "answer", "tests", "texts"))
     most = 4 * len(view.completions) + 64

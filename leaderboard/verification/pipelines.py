@@ -39,7 +39,7 @@ def check_stages(spec: CellSpec, rows: Sequence[StageRow], learned: Mapping[int,
     """
     pipeline = spec.pipeline
     if pipeline is None:
-        raise StagesError("its node is no pipeline")
+        raise StagesError("its node is not a pipeline")
     places = [(number, stage) for number in range(1, spec.rounds + 1) for stage in range(1, pipeline.stages + 1)]
     if [(row.round, row.stage) for row in rows] != places:
         raise StagesError("its stages are not those of its rounds: each once in every round, in order")

@@ -195,7 +195,7 @@ def check_identity(
 def check_results(record: Record) -> None:
     """Check that a record holds results that a cell may have; raises InconsistentError where a failed one holds any."""
     if wrong := wrong_results(record):
-        raise InconsistentError(f"its record in the archive is none of a cell: {wrong}")
+        raise InconsistentError(f"its record in the archive is not that of a cell: {wrong}")
 
 
 def check_completions(

@@ -146,7 +146,7 @@ def test_harm_prevented_by_hand(results: dict[str, Any]) -> None:
 
 
 def test_errors_are_one_sentence(results: dict[str, Any]) -> None:
-    assert results["no action"] == "'acept' is no action of a defense; predictions are accept, zero, drop or skip"
+    assert results["no action"] == "'acept' is not an action of a defense; predictions are accept, zero, drop or skip"
     assert results["no solution"].endswith("one of the references lacks solution")
     assert "there is no attack named 'txet'" in results["no attack"]
 

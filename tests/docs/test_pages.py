@@ -58,7 +58,9 @@ def test_every_python_block_is_a_file_that_tests_run(page: Path) -> None:
 
 def test_suites_that_pages_show_are_suites() -> None:
     shown = [text for page in CURRENT for text in blocks(page, "yaml") if "attacks:" in text]
-    pages_with_one = "suites, getting-started, heterogeneous, sender-truth, judged-rewards, averaging, pipelines, experts"
+    pages_with_one = (
+        "suites, getting-started, heterogeneous, sender-truth, judged-rewards, averaging, pipelines, experts"
+    )
     assert len(shown) == 8, f"{pages_with_one} show one each"
     for text in shown:
         assert parse_suite(text, "docs").cells("cpu", "float32", 1)

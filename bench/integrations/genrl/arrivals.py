@@ -179,7 +179,7 @@ class PoolReader:
             return self._refused(name, f"not {self.group} completions")
         everything = (item.question, item.answer, item.tests, *texts)
         if not all(isinstance(each, str) and len(each) <= MOST_CHARACTERS for each in everything):
-            return self._refused(name, f"something that is no text of at most {MOST_CHARACTERS} characters")
+            return self._refused(name, f"something that is not text of at most {MOST_CHARACTERS} characters")
         if item_name(item.question) != batch:
             return self._refused(name, "another name than its question's")
         prompt = self.policy.encode(item.question)

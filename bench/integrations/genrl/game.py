@@ -97,7 +97,7 @@ class TaskRewards:
         self._task: Task = registry.make("task", task)
 
     def __call__(self, game_state: GameState) -> dict[Any, dict[Any, list[list[float]]]]:
-        """Rewards of the first stage by agent, batch item, node and completion; 0 for what is no text."""
+        """Rewards of the first stage by agent, batch item, node and completion; 0 for what is not text."""
         states = game_state.get_stage_state(0)
         return {
             agent: {

@@ -41,7 +41,9 @@ class StopRate(evaluate.Metric):  # type: ignore[misc]  # evaluate comes without
     ) -> dict[str, float | int | None]:
         unknown = sorted(set(predictions) - set(ACTIONS))
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is no action of a defense; predictions are accept, zero, drop or skip")
+            raise ValueError(
+                f"{unknown[0]!r} is not an action of a defense; predictions are accept, zero, drop or skip"
+            )
         rows = pa.table(
             {
                 "phase": ["train"] * len(predictions),

@@ -110,7 +110,7 @@ class CellInProgress:
         """Add the rows and seconds of a round or an evaluation; returns the seconds it took.
 
         Raises:
-            ValueError: the attack gave outcomes that are none, or the task rewards.
+            ValueError: the attack gave outcomes that are not valid, or the task rewards.
         """
         if wrong := wrong_rows(self.swarm, record.rows):
             raise ValueError(wrong)

@@ -267,7 +267,7 @@ def _imported() -> Any:
 def _connect(ray: Any, address: str) -> None:
     if "://" in address:
         raise WorkerError(
-            f"{address} is no address of a Ray cluster here; write --ray-address HOST:PORT, as `ray start --head` "
+            f"{address} is not the address of a Ray cluster here; write --ray-address HOST:PORT, as `ray start --head` "
             "prints it, or run the command on the cluster with `ray job submit`"
         )
     settings: dict[str, Any] = {}

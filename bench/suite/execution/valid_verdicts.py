@@ -84,14 +84,14 @@ def _plain(verdict: object, kind: type[_Said], who: str) -> _Said:
     if not isinstance(verdict.action, str) or verdict.action not in actions:
         raise ValueError(f"{who} gave the verdict {verdict.action!r:.80}; it is one of {', '.join(actions)}")
     if not isinstance(verdict.reason, str) or not _is_text(verdict.reason):
-        raise ValueError(f"{who} gave a verdict whose reason is no text")
+        raise ValueError(f"{who} gave a verdict whose reason is not text")
     score: object = verdict.score
     if score is None:
         return verdict
     number = score.item() if isinstance(score, np.generic) else score
     sound = isinstance(number, float | int) and not isinstance(number, bool) and abs(number) < 1e300
     if not sound:
-        raise ValueError(f"{who} gave a verdict whose score is no finite number")
+        raise ValueError(f"{who} gave a verdict whose score is not a finite number")
     return replace(verdict, score=float(cast(float, number)))
 
 

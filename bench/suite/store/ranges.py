@@ -54,7 +54,7 @@ def known(name: str) -> bool:
 
 
 def wrong_score(name: str, attack: str, value: float | None, low: float | None, high: float | None, count: int) -> str:
-    """Why a score is no measured number, in a clause; empty if it may be one.
+    """Why a score is not a measured number, in a clause; empty if it may be one.
 
     Args:
         name: of the score.
@@ -62,7 +62,7 @@ def wrong_score(name: str, attack: str, value: float | None, low: float | None, 
         value, low, high, count: see `thiefbench.suite.store.records.Score`.
     """
     if not 0 <= count <= MOST or not all(map(measured, (value, low, high))):
-        return f"its {name} is no measured number"
+        return f"its {name} is not a measured number"
     if value is None:
         return "" if low is high is None else f"its {name} has an interval and no value"
     for number in (value, low, high):

@@ -46,7 +46,7 @@ def wrong_parameters(record: Record) -> str:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         return one_line(f"its {'.'.join(map(str, first['loc']))[:100]} is not that of a cell: {problem(first)}", 300)
     except (SpecError, registry.SpecStringError, ValueError, OverflowError) as error:
-        return one_line(f"its parameters are no cell's: {error}", 300)
+        return one_line(f"its parameters are not those of a cell: {error}", 300)
     if not same or record.cell.get("topology", spec.swarm.topology) != spec.swarm.topology:
         return "its parameters are not in the form of a cell's"
     if not 1 <= spec.rounds <= MOST_ROUNDS or not -(2**63) <= spec.seed < 2**63:
@@ -88,7 +88,7 @@ def _wrong_number(record: Record) -> str:
         return "its number of rounds is not valid"
     for name, score in (record.scores | record.other_rules).items():
         if not 0 <= score.count <= MOST or not all(map(measured, (score.value, score.low, score.high))):
-            return one_line(f"its {name} is no measured number", 100)
+            return one_line(f"its {name} is not a measured number", 100)
     for name, points in record.curves.items():
         if name in _DIVERGING:
             continue
@@ -96,7 +96,7 @@ def _wrong_number(record: Record) -> str:
             if not 0 <= point.round <= rounds or not all(map(measured, (point.value, point.low, point.high))):
                 return one_line(f"its curve {name} contains an invalid number", 100)
     if not all(measured(value) and value >= 0 for value in record.seconds.values()):
-        return "its seconds are no times"
+        return "its seconds are not valid times"
     return ""
 
 

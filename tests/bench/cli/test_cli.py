@@ -583,7 +583,7 @@ def test_fewer_rounds_record_those_that_are_left(cli: Cli, tmp_path: Path) -> No
     file = tiny.suite_file(tmp_path, recorded=[1, 3])
     assert cli("run", file, "--store", tmp_path / "store", "--threads", "1", "--rounds", "2").code == 0
     kept = [path.name for path in (tmp_path / "store").rglob("round-*")]
-    assert kept == ["round-000001.safetensors"], "an override is no mistake in the suite"
+    assert kept == ["round-000001.safetensors"], "an override is not a mistake in the suite"
 
 
 @pytest.mark.parametrize(("option", "value", "most"), [("--seeds", 10**9, 10_000), ("--threads", 100_000, 1024)])
@@ -899,10 +899,10 @@ def test_a_wrong_suite_is_one_sentence(cli: Cli, tmp_path: Path, changes: dict[s
         (b"name: &a [*a]\n", "line 1: not YAML: an alias"),
         (b"name: " + b"[" * 5000, "line 1: not YAML: nested too deeply"),
         (b"name: " + b"{a: " * 5000, "line 1: not YAML: nested too deeply"),
-        (b"name: 2001-99-99\n", "a value that is no number or date as it seems to be"),
-        (b"seeds: [" + b"9" * 5000 + b"]\n", "a value that is no number or date as it seems to be"),
+        (b"name: 2001-99-99\n", "a value that is not the number or date that it seems to be"),
+        (b"seeds: [" + b"9" * 5000 + b"]\n", "a value that is not the number or date that it seems to be"),
         (b"name: a\nname: b\n", "line 2: not YAML: name is given twice"),
-        (b"[a]: b\n", "a key that is no text"),
+        (b"[a]: b\n", "a key that is not text"),
         (b"name: !!python/object/apply:os.system [id]\n", "line 1: not YAML: could not determine a constructor"),
         (b"about: " + b"x" * 200_000, "the file is longer than 200,000 bytes"),
     ],

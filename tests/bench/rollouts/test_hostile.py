@@ -256,7 +256,7 @@ def test_values_that_are_no_json_are_refused(tmp_path: Path) -> None:
     for row in rows.parquet_rows(path, ["step", "prompt", "completion"]):
         if row.mistake:
             recorded.add(row.first, row.mistake)
-    assert recorded.reasons == {"a value that is no text, number, truth value or list of such": 2}
+    assert recorded.reasons == {"a value that is not text, number, truth value or list of such": 2}
 
 
 def test_no_more_is_kept_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,7 @@ class Trajectory:
         try:
             found = cls(**content | {name: tuple(content[name]) for name in ("marks", "unasked")})
         except (KeyError, TypeError) as error:
-            raise BrokenRecordError(f"{path} is no trajectory") from error
+            raise BrokenRecordError(f"{path} is not a trajectory") from error
         if not isinstance(found.cell, str) or not _CELL_ID.fullmatch(found.cell):
             raise BrokenRecordError(f"{path} names no cell")
         return found

@@ -24,12 +24,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({"action": "rejected"}, "the verdict 'rejected'; it is one of accept,"),
     "none": ({"action": None}, "the verdict None"),
     "unhashable": ({"action": []}, r"the verdict \[\]"),
-    "nan": ({"score": float("nan")}, "whose score is no finite number"),
-    "huge": ({"score": 10**400}, "whose score is no finite number"),
-    "text": ({"score": "1"}, "whose score is no finite number"),
-    "tensor": ({"score": torch.tensor(1.0)}, "whose score is no finite number"),
-    "wordless": ({"reason": None}, "whose reason is no text"),
-    "half": ({"reason": "\ud800"}, "whose reason is no text"),
+    "nan": ({"score": float("nan")}, "whose score is not a finite number"),
+    "huge": ({"score": 10**400}, "whose score is not a finite number"),
+    "text": ({"score": "1"}, "whose score is not a finite number"),
+    "tensor": ({"score": torch.tensor(1.0)}, "whose score is not a finite number"),
+    "wordless": ({"reason": None}, "whose reason is not text"),
+    "half": ({"reason": "\ud800"}, "whose reason is not text"),
 }
 
 
