@@ -33,6 +33,7 @@ from thiefbench.console import (
     suite_option,
     typed_spec_argument,
 )
+from thiefbench.errors import UsageError
 from thiefbench.leaderboard import CURRENT
 from thiefbench.limits import MOST_SEEDS, MOST_THREADS
 from thiefbench.wording import counted, one_of
@@ -299,8 +300,9 @@ def submit(
     numbers = Numerics(device=where, dtype=precision, threads=share)
     results = store or Path("runs") / chosen.name
     submission = submitting.prepare(
-        defense, credits, chosen, numbers, results, directory, baseline, own_shared, board_cells, seeds
-    )
+        defense, credits, chosen, numbers, results, directory,
+        baseline=baseline, own_shared=own_shared, shared=board_cells, seeds=seeds,
+    )  # fmt: skip
     if not submission.seeds:
         out.print(f"nothing to run: {escaped(str(submission.folder))} has {counted(seeds or 0, 'seed')} already")
         return
@@ -395,16 +397,15 @@ def verify(
     from thiefbench.leaderboard.verification.verdict import check_writable, write_verification
     from thiefbench.leaderboard.verification.verify import VerifyOptions
     from thiefbench.leaderboard.verification.verify import verify as verify_entry
-    from thiefbench.suite.suite_yaml import SuiteError
 
     archives, entry = tuple(archive or ()), entry_folder(entry)
     for path in archives:
         if not path.exists():
-            raise SuiteError(f"there is no archive {path}")
+            raise UsageError(f"there is no archive {path}")
     if not entry.is_dir():
-        raise SuiteError(f"{entry} is a file; name the folder of an entry")
+        raise UsageError(f"{entry} is a file; name the folder of an entry")
     if len(archives) > 1 and is_attack_entry(entry):
-        raise SuiteError("an attack's entry has one archive; name one with --archive")
+        raise UsageError("an attack's entry has one archive; name one with --archive")
     for option, folder in (("--write", write), ("--store", store)):
         if folder is not None:
             check_outside(f"{option} {folder}", folder)
@@ -415,8 +416,9 @@ def verify(
     known = HeldOut() if private is None else read_held_out(private)
 
     options = VerifyOptions(
-        archives[0] if archives else None, reruns, fresh, all_attacks, known, store, device, threads,
-        shared=given(shared), further=archives[1:], earlier=write, judged=True,
+        archives[0] if archives else None, reruns=reruns, fresh=fresh, all_attacks=all_attacks, held_out=known,
+        store=store, device=device, threads=threads, shared=given(shared), further=archives[1:], earlier=write,
+        judged=True,
         secret=_secret(key) if key else kept_secret(store, entry) if store else new_secret(),
     )  # fmt: skip
     try:
@@ -548,14 +550,13 @@ def build(
     from thiefbench.leaderboard.site.markdown import page_beside
     from thiefbench.leaderboard.site.writing import write_site
     from thiefbench.progress import bar
-    from thiefbench.suite.suite_yaml import SuiteError
     from thiefbench.writable import unwritable
 
     check_outside(str(site), site)
     if wrong := unwritable(site):
         raise EntryError(f"no site can be written to {site} ({wrong})")
     if verified is not None and not verified.is_dir():
-        raise SuiteError(f"there is no folder {verified}; name the folder of verifications with --verified DIR")
+        raise UsageError(f"there is no folder {verified}; name the folder of verifications with --verified DIR")
     judged = verified or entries.parent / "verified"
     page = page_beside(entries) if readme else None
     with bar(err, "steps (each entry is read, then shown)") as progress:

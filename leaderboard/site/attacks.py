@@ -148,6 +148,25 @@ def accepted(judged: JudgedEntry, attacks: Iterable[JudgedAttack]) -> Iterator[t
                 yield attack, result
 
 
+def verdict_on(result: Against, worst: float | None, held_back: bool, good: float) -> str:
+    """What a submitted attack did to a listed defense, in a clause.
+
+    Args:
+        result: of the attack against it.
+        worst: harm prevented in the suite's own worst case; None where it has none.
+        held_back: whether the attack does less harm under the defense than the suite's do.
+        good: the harm prevented from which a defense holds.
+    """
+    if result.prevented is None:
+        return result.problem
+    took = 0.0 if worst is None else worst - result.prevented.mean
+    if took <= BROKEN:
+        return "it holds" if result.prevented.mean >= good else "no worse than under the suite's attacks"
+    if held_back:
+        return "it does less harm under the defense than the suite's attacks, so it breaks nothing"
+    return f"takes {took:z.2f} more than the suite's attacks"
+
+
 def holds_back(judged: JudgedEntry, result: Against) -> bool:
     """Whether an outsider's attack does less harm under a defense than an attack of the suite in the same part.
 

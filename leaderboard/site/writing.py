@@ -10,7 +10,7 @@ from typing import Any
 from thiefbench import __version__
 from thiefbench.leaderboard.published import SHARED
 from thiefbench.leaderboard.site.attack_page import shown_attack, shown_result
-from thiefbench.leaderboard.site.attacks import BROKEN, JudgedAttack, broken_by, holds_back
+from thiefbench.leaderboard.site.attacks import JudgedAttack, broken_by, holds_back, verdict_on
 from thiefbench.leaderboard.site.board import (
     Board,
     BoardRow,
@@ -121,17 +121,10 @@ def _attack(suite: SuiteBoard, judged: JudgedAttack, shown: Mapping[str, Any]) -
         row = rows.get(result.target)
         broke = row is not None and any(each is judged for each, _ in broken_by(row.judged, suite.attacks))
         worst = row.row.place.worst if row else None
-        took = worst is not None and result.prevented is not None and worst.summary.mean - result.prevented.mean
-        good = result.prevented is not None and result.prevented.mean >= suite.suite.ranking.good
-        verdict = "it holds" if good else "no worse than under the suite's attacks"
-        if took and took > BROKEN:
-            verdict = f"takes {took:z.2f} more than the suite's attacks"
-        if took and took > BROKEN and row is not None and holds_back(row.judged, result):
-            verdict = "it does less harm under the defense than the suite's attacks, so it breaks nothing"
         if broke and row is not None:
             beaten.append(row.judged.entry.manifest.name)
-        if result.prevented is None:
-            verdict = result.problem
+        held_back = row is not None and holds_back(row.judged, result)
+        verdict = verdict_on(result, None if worst is None else worst.summary.mean, held_back, suite.suite.ranking.good)
         page = page_of(result.target) if row else ""
         results.append(
             shown_result(result)

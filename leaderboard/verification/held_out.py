@@ -12,8 +12,15 @@ from thiefbench.engine.compatibility import drawn
 from thiefbench.engine.keys import generator, secret_seed
 from thiefbench.engine.spec import SpecError
 from thiefbench.error_messages import problem
+from thiefbench.errors import UserError
 from thiefbench.suite.scenario import Part, Suite
-from thiefbench.suite.suite_yaml import SuiteError
+
+
+_WRITE = "write seeds: [...] and attacks: [...]"
+
+
+class HeldOutError(UserError):
+    """A maintainer's file is missing or malformed. One sentence for the user."""
 
 
 class HeldOut(BaseModel):
@@ -49,21 +56,23 @@ def read_held_out(file: Path) -> HeldOut:
     """Read a maintainer's file.
 
     Raises:
-        SuiteError: it is missing or malformed.
+        HeldOutError: it is missing or malformed.
         SpecStringError: an attack's spec string is wrong.
     """
     try:
         held_out = HeldOut.model_validate(strict_yaml.read(file).data or {}, strict=False)
     except FileNotFoundError as error:
-        raise SuiteError(f"there is no file {file}") from error
+        raise HeldOutError(f"there is no file {file}") from error
     except OSError as error:
-        raise SuiteError(f"{file} cannot be read: {error.strerror}") from error
+        raise HeldOutError(f"{file} cannot be read: {error.strerror}") from error
     except strict_yaml.YamlError as error:
-        raise SuiteError(f"{file}, line {error.line}: {error.reason}; write seeds: [...] and attacks: [...]") from error
+        raise HeldOutError(
+            f"{file}, line {error.line}: {error.reason}; write seeds: [...] and attacks: [...]"
+        ) from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise SuiteError(f"{file}: {where}: {problem(first)}; write seeds: [...] and attacks: [...]") from error
+        raise HeldOutError(f"{file}: {where}: {problem(first)}; {_WRITE}") from error
     for each in held_out.attacks:
         registry.allow(each)  # the file is the maintainer's own
     return held_out.model_copy(

@@ -18,12 +18,12 @@ from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.site import attack_page
 from thiefbench.leaderboard.site.answers import answers
 from thiefbench.leaderboard.site.attack_page import marked, shown_result
-from thiefbench.leaderboard.site.attacks import MASKING
+from thiefbench.leaderboard.site.attacks import MASKING, verdict_on
 from thiefbench.leaderboard.site.board import BoardRow, SuiteBoard, board
 from thiefbench.leaderboard.site.judging import titles
 from thiefbench.leaderboard.site.writing import write_site
 from thiefbench.leaderboard.verification.verdict import Verdict
-from thiefbench.suite.analysis.statistics import SeedCount
+from thiefbench.suite.analysis.statistics import SeedCount, ratio
 
 
 def listed(folder: Path, slug: str = "mine", share: float = 0.9) -> Entry:
@@ -308,3 +308,22 @@ def test_little_of_a_stranger_s_payload_is_looked_for() -> None:
     assert 0 < sum(map(len, attack_page._needles(payload))) <= 2 * attack_page._MOST_MARKED
     marked = attack_page.marked("the thief", {"long": "x" * 5000, "phrase": "thief"})
     assert marked == (("the ", False), ("thief", True))
+
+
+@pytest.mark.parametrize(
+    ("prevented", "worst", "held_back", "verdict"),
+    [
+        (None, 0.9, False, "a defended cell has no score"),
+        (0.6, 0.65, False, "it holds"),
+        (0.4, 0.45, True, "no worse than under the suite's attacks"),
+        (0.4, None, False, "no worse than under the suite's attacks"),
+        (0.6, 0.9, False, "takes 0.30 more than the suite's attacks"),
+        (0.6, 0.9, True, "it does less harm under the defense than the suite's attacks, so it breaks nothing"),
+    ],
+)
+def test_what_a_page_says_of_a_defense(
+    prevented: float | None, worst: float | None, held_back: bool, verdict: str
+) -> None:
+    measured = None if prevented is None else ratio({0: prevented}, {0: 1.0}, 0.5)
+    result = Against("", "mine", measured, "a defended cell has no score", "", None, None, None, {})
+    assert verdict_on(result, worst, held_back, 0.5) == verdict

@@ -23,11 +23,10 @@ from thiefbench.leaderboard.verification.expectation import (
     prevented,
     retained,
 )
-from thiefbench.leaderboard.verification.held_out import HeldOut, HeldOutTrial, read_held_out, trials
+from thiefbench.leaderboard.verification.held_out import HeldOut, HeldOutError, HeldOutTrial, read_held_out, trials
 from thiefbench.leaderboard.verification.reexecution import _below as reasons_below
 from thiefbench.leaderboard.verification.reexecution import _costs as costs
 from thiefbench.suite.store.records import Point, Record, Score
-from thiefbench.suite.suite_yaml import SuiteError
 
 FIVE = (0.7, 0.8, 0.8, 0.8, 0.9)
 
@@ -182,7 +181,7 @@ def test_held_out_attacks_are_run_at_all_seeds_or_at_one_drawn_for_them() -> Non
 def test_a_maintainer_s_file_that_is_none(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "private.yaml"
     file.write_text(text)
-    with pytest.raises(SuiteError, match=said):
+    with pytest.raises(HeldOutError, match=said):
         read_held_out(file)
 
 
