@@ -15,7 +15,6 @@ from thiefbench.error_messages import problem
 from thiefbench.errors import UserError
 from thiefbench.suite.scenario import Part, Suite
 
-
 _WRITE = "write seeds: [...] and attacks: [...]"
 
 
