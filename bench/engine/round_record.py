@@ -25,7 +25,11 @@ class CompletionRow:
         round: rounds finished so far for "eval", the round's own number for "train".
         node: who sent it; -1 for an evaluation.
         sender: the pseudonym the defense saw.
+        item_id: of the task's item that it answers.
         group, place: its group, and its index in the group.
+        ids: its token ids, without the closing EOS.
+        text: decoded from them.
+        ended: whether it ended with EOS; otherwise it reached the token limit.
         malicious: sent by a malicious node.
         payload: carries the attack's payload.
         reward: the task's or the judge's reward, before any verdict; in evaluations always the task's.

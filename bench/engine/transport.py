@@ -33,6 +33,9 @@ class Offer:
     text were sent separately.
 
     Attributes:
+        node: who sends it.
+        group, index: the slot that it fills.
+        ids: its token ids.
         seed: the key that the sender claims for its noise, a signed 64-bit integer.
         proof: the sender's proof of its computation (`Defense.prove`).
         logprobs: the natural log-prob of each token under the sender's weights, as claimed.

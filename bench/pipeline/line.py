@@ -84,8 +84,10 @@ class Traffic:
     """What one stage received and sent in an update.
 
     Attributes:
-        received, sent: activations. gradient: with respect to what it received.
-        passes: forward passes that reached it. skipped: those that went past it.
+        received, sent: activations.
+        gradient: with respect to what it received.
+        passes: forward passes that reached it.
+        skipped: those that went past it.
         refused: why its activations were refused, once for every pass.
         bytes: of the activations that it sent.
         sent_error: see `thiefbench.defenses.stages.base.Recomputed`.

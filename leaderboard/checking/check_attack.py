@@ -59,7 +59,6 @@ class AttackSubject:
 
     Attributes:
         spec: of the attack.
-        caps: what it may use.
         recipes: the small swarms that it may be tried in; the first that it fits counts.
         size: prompts of a round, and completions of each.
         answers: of the honest swarm.

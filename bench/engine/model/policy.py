@@ -161,6 +161,9 @@ class Policy:
     Attributes:
         before_use: called before any use of the model, because updates may be deferred until the weights are needed
             (see `thiefbench.engine.learning.deferred`). None if they never are.
+
+    Raises:
+        ModelError: its layers, its logits or its tokenizer are of a kind that is not supported.
     """
 
     def __init__(self, model: Any, tokenizer: Any) -> None:

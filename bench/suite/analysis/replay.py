@@ -147,7 +147,11 @@ class Recording:
         return ""
 
     def judge_for(self, defense: Defense) -> Judge | None:
-        """The judge that the defense names, on the cell's device with its dtype."""
+        """The judge that the defense names, on the cell's device with its dtype; None if it asks none.
+
+        Raises:
+            ReplayError: there is no such judge here, or it cannot be loaded.
+        """
         if "judge" not in defense.requires:
             return None
         try:

@@ -217,9 +217,14 @@ def lower_limits(differences: Sequence[Mapping[int, float]], miss: float = _MISS
     Args:
         differences: each by seed, at two or more seeds.
         miss: the probability that a limit lies above its true mean.
+
+    Raises:
+        StatisticsError: no mean has a second seed, so there is no spread to estimate.
     """
     values = [np.array(list(points.values()), float) for points in differences]
     freedom = sum(len(each) - 1 for each in values)
+    if freedom < 1:
+        raise StatisticsError("limits over seeds need two or more seeds")
     spread = math.sqrt(sum(float(((each - each.mean()) ** 2).sum()) for each in values) / freedom)
     reach = float(stdtrit(freedom, 1 - miss)) * spread
     return [float(each.mean()) - reach / math.sqrt(len(each)) for each in values]

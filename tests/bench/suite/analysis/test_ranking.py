@@ -391,3 +391,8 @@ class TestInput:
 
     def test_no_rows_have_no_places(self) -> None:
         assert rank([], TRIALS, SEEDS) == []
+
+
+def test_limits_over_seeds_need_a_spread() -> None:
+    with pytest.raises(StatisticsError, match="two or more seeds"):
+        lower_limits([{0: 0.1}, {0: 0.2}])
