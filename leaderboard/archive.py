@@ -36,6 +36,12 @@ from thiefbench.suite.store.records import HALF_WRITTEN, BrokenRecordError, Cell
 _BLOCK = tarfile.BLOCKSIZE
 _END = bytes(2 * _BLOCK)
 _PART = 1 << 20
+_MOST = {
+    "completions.parquet": COMPLETIONS_BYTES,
+    "exchanges.parquet": EXCHANGES_BYTES,
+    "stages.parquet": STAGES_BYTES,
+}
+"""Bytes that each table of a cell may have."""
 
 
 class WrongArchiveError(UserError):
@@ -98,14 +104,7 @@ def members(cells: Sequence[CellScores], weights: Sequence[Packed]) -> list[Memb
     listed = []
     for cell in sorted(cells, key=lambda cell: cell.cell_id):
         listed.append(Member(f"cells/{cell.cell_id}/record.json", cell.record_sha256, RECORD_BYTES))
-        if cell.completions_sha256:
-            listed.append(
-                Member(f"cells/{cell.cell_id}/completions.parquet", cell.completions_sha256, COMPLETIONS_BYTES)
-            )
-        if cell.exchanges_sha256:
-            listed.append(Member(f"cells/{cell.cell_id}/exchanges.parquet", cell.exchanges_sha256, EXCHANGES_BYTES))
-        if cell.stages_sha256:
-            listed.append(Member(f"cells/{cell.cell_id}/stages.parquet", cell.stages_sha256, STAGES_BYTES))
+        listed += [Member(f"cells/{cell.cell_id}/{name}", sha256, _MOST[name]) for name, sha256 in cell.tables.items()]
     listed += [Member(f"weights/{each.name}", each.sha256, WEIGHTS_BYTES) for each in sorted(weights, key=_name)]
     if twice := next((name for name, count in Counter(each.name for each in listed).items() if count > 1), None):
         raise EntryError(f"the entry lists {twice} twice; each cell and file must be listed once")
@@ -200,14 +199,7 @@ def unpack(archive: Path, entry: Archived, folder: Path, specs: Sequence[CellSpe
     )
     tables: dict[Path, Mapping[str, Any]] = {}
     for cell in entry.brought:
-        directory = store.cell(cell.cell_id)
-        for path, sha256 in (
-            (directory.completions_path, cell.completions_sha256),
-            (directory.exchanges_path, cell.exchanges_sha256),
-            (directory.stages_path, cell.stages_sha256),
-        ):
-            if sha256:
-                tables[path] = shapes[cell.cell_id]
+        tables |= {store.cell(cell.cell_id).path / name: shapes[cell.cell_id] for name in cell.tables}
     check_tables(tables)
     return store
 

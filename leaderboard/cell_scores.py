@@ -5,6 +5,7 @@ In place of a shared cell that the board has published (`thiefbench.leaderboard.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -17,7 +18,16 @@ from thiefbench.suite.analysis.comparison import HEADLINE_EVALUATIONS, Cell
 from thiefbench.suite.analysis.drift import Answers
 from thiefbench.suite.store.ranges import known, wrong_curve, wrong_score
 from thiefbench.suite.store.record_content import FAILED_WITH_RESULTS
-from thiefbench.suite.store.records import CHOSEN, SCHEMA_VERSION, Point, Record, Score, Store
+from thiefbench.suite.store.records import (
+    CHOSEN,
+    EXCHANGES_SHA256,
+    SCHEMA_VERSION,
+    STAGES_SHA256,
+    Point,
+    Record,
+    Score,
+    Store,
+)
 from thiefbench.tasks.text import one_line
 
 DIGITS = 6
@@ -30,8 +40,8 @@ OF_COMPLETIONS = ("stop_rate", "false_rejection_rate", "masked_rate")
 """The scores that say nothing where nodes exchange weights or are pipelines, as nobody inspects completions there."""
 _CHOSEN = 60
 """Most letters of what an attack chose; a stranger's attack may describe anything by that name."""
-EXCHANGES_SHA256, STAGES_SHA256 = "exchanges_sha256", "stages_sha256"
-"""What a record's provenance calls the hashes of exchanges.parquet and stages.parquet."""
+_CLOSE: Final = 1e-5
+"""Relative difference of equal numbers that were rounded."""
 
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
 """Limits far beyond any real measure, which keep sums from overflowing."""
@@ -78,6 +88,16 @@ class CellScores(EntryModel):
     completions_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     exchanges_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     stages_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+
+    @property
+    def tables(self) -> dict[str, str]:
+        """The hash of each table that the cell has, by the name of its file."""
+        every = {
+            "completions.parquet": self.completions_sha256,
+            "exchanges.parquet": self.exchanges_sha256,
+            "stages.parquet": self.stages_sha256,
+        }
+        return {name: sha256 for name, sha256 in every.items() if sha256}
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -173,10 +193,7 @@ def trimmed(
 
 def untrimmed(cell: CellScores, parameters: Mapping[str, Any], machine: Mapping[str, Any]) -> Record:
     """A record rebuilt from an entry; `parameters` are the cell's, `machine` its provenance."""
-    scores = {
-        name: Score(value=value, low=low, high=high, count=count)
-        for name, (value, low, high, count) in cell.scores.items()
-    }
+    scores = {name: score_of(numbers) for name, numbers in cell.scores.items()}
     curves = {name: [Point(round=r, value=value) for r, value in points] for name, points in cell.curves.items()}
     return Record(
         schema_version=cell.schema_version,
@@ -222,6 +239,20 @@ def drifts(
 def rounded_score(score: Score) -> Numbers:
     """A score, rounded for an entry."""
     return rounded(score.value), rounded(score.low), rounded(score.high), score.count
+
+
+def score_of(numbers: Numbers) -> Score:
+    """The score that an entry has rounded."""
+    value, low, high, count = numbers
+    return Score(value=value, low=low, high=high, count=count)
+
+
+def same_rounded(one: Numbers, other: Numbers) -> bool:
+    """Whether rounded scores are equal, give or take the last digit, with equal counts."""
+    pairs = zip(one[:3], other[:3], strict=True)
+    return one[3] == other[3] and all(
+        a is b if a is None or b is None else math.isclose(a, b, rel_tol=_CLOSE, abs_tol=_CLOSE) for a, b in pairs
+    )
 
 
 def rounded(value: float | None) -> float | None:

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from thiefbench.leaderboard.cell_scores import EXCHANGES_SHA256, STAGES_SHA256
 from thiefbench.leaderboard.entry import EntryError
 from thiefbench.provenance import DISTRIBUTIONS
-from thiefbench.suite.store.records import SHARED, SHARED_REHEARSAL, Record, Store
+from thiefbench.suite.store.records import EXCHANGES_SHA256, SHARED, SHARED_REHEARSAL, STAGES_SHA256, Record, Store
 
 _NAMES = ("python", *DISTRIBUTIONS)
 COST = "attack_cost"

@@ -38,7 +38,7 @@ import pyarrow as pa
 from pydantic import Field, ValidationError
 
 from thiefbench.errors import UserError
-from thiefbench.leaderboard.cell_scores import CellScores, Numbers, trimmed
+from thiefbench.leaderboard.cell_scores import CellScores, Numbers, score_of, trimmed
 from thiefbench.leaderboard.gzipped import GzipError, compressed, decompressed
 from thiefbench.leaderboard.manifest import EntryModel, MalformedError, Sha256, strictly_parsed
 from thiefbench.regular_files import NotRegularError, read_regular
@@ -272,7 +272,7 @@ class Published:
                 of_row.setdefault((cell.part, cell.record.cell["attack"]), {})[cell.record.cell["seed"]] = cell
         scores = []
         for cell in cells:
-            drift = {name: _score(numbers) for name, numbers in cell.drift.items()}
+            drift = {name: score_of(numbers) for name, numbers in cell.drift.items()}
             if cell.is_control:
                 controls = of_row[cell.part, cell.record.cell["attack"]]
                 drift = self._honest(cell, of_next_seed(controls, cell.record.cell["seed"]))
@@ -526,11 +526,6 @@ def _place(number: int) -> int:
 @lru_cache(maxsize=256)
 def _honest(control: bytes, other: bytes | None) -> dict[str, Score]:
     return honest_drift(_answers(control), None if other is None else _answers(other))
-
-
-def _score(numbers: Numbers) -> Score:
-    value, low, high, count = numbers
-    return Score(value=value, low=low, high=high, count=count)
 
 
 def _plain(cell: PublishedCell) -> dict[str, Any]:

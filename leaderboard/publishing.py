@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from thiefbench.errors import UserError
 from thiefbench.leaderboard import rows
-from thiefbench.leaderboard.cell_scores import Numbers, drifts, rounded_score, trimmed
+from thiefbench.leaderboard.cell_scores import Numbers, drifts, rounded_score, same_rounded, trimmed
 from thiefbench.leaderboard.manifest import Numerics
 from thiefbench.leaderboard.published import (
     Key,
@@ -51,8 +50,6 @@ from thiefbench.suite.store.records import (
 from thiefbench.wording import counted
 
 _BESIDE = "--beside publishes cells that another arithmetic made as a further set"
-_CLOSE = 1e-5
-"""Relative difference of equal numbers that were rounded."""
 
 
 class ConflictError(UserError):
@@ -377,9 +374,5 @@ def _drift(cell: _Stored, control: _Stored, store: Store) -> dict[str, Numbers]:
 
 
 def _alike(one: Mapping[str, Numbers], other: Mapping[str, Numbers]) -> bool:
-    """Whether rounded scores are equal, give or take the last digit."""
-    return one.keys() == other.keys() and all(
-        a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=_CLOSE, abs_tol=_CLOSE))
-        for name in one
-        for a, b in zip(one[name], other[name], strict=True)
-    )
+    """Whether the same scores are equal, give or take the last digit."""
+    return one.keys() == other.keys() and all(same_rounded(one[name], other[name]) for name in one)

@@ -31,7 +31,7 @@ from thiefbench.engine.backends.recorded import RecordedSwarm, RerunError
 from thiefbench.engine.model.policy import Policy
 from thiefbench.engine.round_record import CompletionRow
 from thiefbench.engine.spec import MOST_DRAWN
-from thiefbench.leaderboard.cell_scores import CellScores, drifts, rounded_score, trimmed
+from thiefbench.leaderboard.cell_scores import CellScores, drifts, rounded_score, same_rounded, trimmed
 from thiefbench.leaderboard.entry import Entry
 from thiefbench.leaderboard.verification import judged_rewards
 from thiefbench.leaderboard.verification.exchanged_weights import (
@@ -66,8 +66,6 @@ evaluations that scores are computed from. For tasks that run no programs, every
 
 _CLOSE = 1e-9
 """Relative difference of two equal numbers whose sums were taken in different orders."""
-_CLOSE_ROUNDED = 1e-5
-"""The same of numbers that an entry rounds."""
 _CLOSE_ADVANTAGE = 1e-5
 """Advantages are float32."""
 _CHOSEN = SystemRandom()
@@ -329,11 +327,7 @@ def check_drift(
         for name in DRIFT:
             submitted = each.scores.scores.get(name)
             found = rounded_score(expected[name]) if name in expected else None
-            if (
-                submitted is None
-                or found is None
-                or not all(_close(one, other, _CLOSE_ROUNDED) for one, other in zip(submitted, found, strict=True))
-            ):
+            if submitted is None or found is None or not same_rounded(submitted, found):
                 raise InconsistentError(
                     f"{each.name}: its {name} does not follow from its completions and those of its control: "
                     f"{_difference(submitted, found)}"

@@ -407,6 +407,6 @@ def test_the_reader_starts_without_torch() -> None:
 
 
 def test_the_caps_hold_for_what_is_packed_too(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "COMPLETIONS_BYTES", 100)
+    monkeypatch.setitem(archives._MOST, "completions.parquet", 100)
     with pytest.raises(EntryError, match=r"completions\.parquet has [\d,]+ bytes, and at most 100 are allowed"):
         made.entry()

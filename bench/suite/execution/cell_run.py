@@ -44,7 +44,16 @@ from thiefbench.suite.execution.sharing.shared_rounds import SharedRounds, may_s
 from thiefbench.suite.execution.stage_checks import check_stage_check, stage_check_of
 from thiefbench.suite.scenario import CellSpec
 from thiefbench.suite.store import weights
-from thiefbench.suite.store.records import BrokenRecordError, CellDir, Point, Record, identify, table_rows
+from thiefbench.suite.store.records import (
+    EXCHANGES_SHA256,
+    STAGES_SHA256,
+    BrokenRecordError,
+    CellDir,
+    Point,
+    Record,
+    identify,
+    table_rows,
+)
 from thiefbench.torch_settings import torch_settings_kept
 from thiefbench.zoo.models import resolve
 
@@ -218,11 +227,11 @@ def _run_cell(
     if isinstance(swarm, AveragingSwarm):
         curves |= exchange_curves(swarm.exchanges)
         scores |= exchange_scores(swarm.exchanges)
-        exchanged["exchanges_sha256"] = directory.write_exchanges(exchanges_table(swarm.exchanges))
+        exchanged[EXCHANGES_SHA256] = directory.write_exchanges(exchanges_table(swarm.exchanges))
     if isinstance(swarm, PipelineSwarm):
         scores |= stage_scores(swarm.stage_rows, curves["eval_asr"])
         curves |= stage_curves(swarm.stage_rows)
-        exchanged["stages_sha256"] = directory.write_stages(stages_table(swarm.stage_rows))
+        exchanged[STAGES_SHA256] = directory.write_stages(stages_table(swarm.stage_rows))
     if isinstance(swarm, ExpertSwarm) and swarm.experts.weighting != "average":
         scores |= expert_scores(table)
     curves["grad_norm"] = [Point(round=number, value=value) for number, value in enumerate(run.grad_norms, 1)]

@@ -22,7 +22,9 @@ from thiefbench.regular_files import read_regular
 from thiefbench.suite.store import weights
 from thiefbench.suite.store.manifests import joined
 from thiefbench.suite.store.records import (
+    EXCHANGES_SHA256,
     MOST_RECORD_BYTES,
+    STAGES_SHA256,
     BrokenRecordError,
     CellDir,
     Record,
@@ -261,9 +263,9 @@ def _write(target: CellDir, new: Finished | None, holders: Sequence[Finished]) -
                 write_atomically(target.completions_path, new.directory.completions_path.read_bytes())
                 if file_sha256(target.completions_path) != new.record.completions_sha256:
                     raise MergeError(f"{new.directory.path} changed while it was read; run the same command again")
-                for name in ("exchanges", "stages"):
-                    if (expected := new.record.provenance.get(f"{name}_sha256")) is not None:
-                        _copy_beside(target, new.directory, f"{name}.parquet", expected)
+                for name, hashed in (("exchanges.parquet", EXCHANGES_SHA256), ("stages.parquet", STAGES_SHA256)):
+                    if (expected := new.record.provenance.get(hashed)) is not None:
+                        _copy_beside(target, new.directory, name, expected)
             target.write(new.record)
         for each in holders:
             if each.directory.path.resolve() != target.path.resolve() and each.record.status == "ok":

@@ -54,6 +54,8 @@ CHOSEN = "member"
 SHARED_REHEARSAL = "shared_rehearsal"
 """Key in provenance: which rounds of the rehearsal were taken over, by copy of the swarm, from which cells."""
 
+EXCHANGES_SHA256, STAGES_SHA256 = "exchanges_sha256", "stages_sha256"
+"""What a record's provenance calls the hashes of exchanges.parquet and stages.parquet."""
 HALF_WRITTEN = ".part"
 """Suffix of a file while it is written."""
 
