@@ -27,7 +27,7 @@ _NAME = re.compile(r"[^\W_]([\w .+-]{0,78}[\w+])?")
 
 
 def load_suite(name: str) -> Suite:
-    """Read a declared suite by name, or a YAML file by path.
+    """Read a declared suite by name or title ("trial" or "trial-v1"), or a YAML file by path.
 
     Raises:
         SuiteError: the file is missing or malformed, or names an attack, defense or task, or one of its arguments, that
@@ -39,6 +39,11 @@ def load_suite(name: str) -> Suite:
         if not path.is_file():
             raise SuiteError(f"there is no suite file {name}")
         return _parsed(lambda: strict_yaml.read(path), name)
+    bare, _, version = name.rpartition("-v")
+    if version.isdecimal() and name not in (known := registry.names("suite")) and bare in known:
+        suite = load_suite(bare)
+        if suite.title == name:
+            return suite
     file = registry.suite_file(name)
     return _parsed(lambda: strict_yaml.read(file), file.name, declared=True)
 

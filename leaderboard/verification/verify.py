@@ -92,6 +92,7 @@ from thiefbench.leaderboard.verification.verdict import (
     EARLIER_STAYS,
     FLAGS,
     VERSIONS,
+    DeliveryVerdict,
     Flag,
     Rerun,
     Verdict,
@@ -579,26 +580,10 @@ def verify(
         verdict = lowest(made)
         verifier.reasons[:0] = doubts(entry, made, verifier.found)
     carried, flags = carried_from(earlier, verifier.reruns, tried=bool(verifier.fresh.conclusive))
-    if earlier is not None and (carried == "rejection" or not verifier.ran):
-        # Without its archive, a delivery has the verdict that it keeps already.
-        kept = not verifier.found and made == earlier.deliveries
-        whole = len(verifier.found) == len(entry.manifest.deliveries)
-        if (kept or whole or earlier.verdict == "rejected") and stays(earlier, entry, verdict, made):
-            tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
-            about = dict.fromkeys([*doubts(entry, made, verifier.found), *earlier.reasons])
-            seen = {delivery.sha256 for delivery in made if delivery.code_seen}
-            shown = {*earlier.flags, *verifier.flags}
-            changes: dict[str, object] = {
-                "entry_sha256": entry.sha256,
-                "reasons": tuple(about),
-                "flags": tuple(flag for flag in FLAGS if flag in shown),
-                "judged": max(earlier.judged, verifier.judged),
-                "deliveries": tuple(
-                    each.model_copy(update={"code_seen": True}) if each.sha256 in seen else each
-                    for each in earlier.deliveries
-                ),
-            }
-            return earlier.model_copy(update=changes)
+    may_stay = carried == "rejection" or not verifier.ran
+    if earlier is not None and may_stay and (kept := _kept(earlier, verifier, verdict, made)) is not None:
+        tell(Finding(EARLIER_STAYS, "ok", f"of {earlier.verified.isoformat()}"))
+        return kept
     verifier.flags |= flags
     of_each = zip(entry.manifest.deliveries, made, strict=True)
     if earlier is not None and {each for of, each in of_each if of not in verifier.found} & {*earlier.deliveries}:
@@ -626,3 +611,34 @@ def verify(
         versions={name: str(here[name]) for name in VERSIONS},
         machine={name: here[name] for name in (*provenance.MACHINE, "git_commit", "git_dirty")},
     )
+
+
+def _kept(
+    earlier: Verification, verifier: _Verifier, verdict: Verdict, made: tuple[DeliveryVerdict, ...]
+) -> Verification | None:
+    """The earlier verification, with what was seen now; None if this one takes its place.
+
+    Args:
+        earlier: of the same entry, from which something is carried over or which ran more cells.
+        verifier: after its verdict.
+        verdict, made: of the entry and of its deliveries.
+    """
+    entry = verifier.entry
+    # Without its archive, a delivery has the verdict that it keeps already.
+    nothing_new = not verifier.found and made == earlier.deliveries
+    whole = len(verifier.found) == len(entry.manifest.deliveries)
+    if not (nothing_new or whole or earlier.verdict == "rejected") or not stays(earlier, entry, verdict, made):
+        return None
+    about = dict.fromkeys([*doubts(entry, made, verifier.found), *earlier.reasons])
+    seen = {delivery.sha256 for delivery in made if delivery.code_seen}
+    shown = {*earlier.flags, *verifier.flags}
+    changes: dict[str, object] = {
+        "entry_sha256": entry.sha256,
+        "reasons": tuple(about),
+        "flags": tuple(flag for flag in FLAGS if flag in shown),
+        "judged": max(earlier.judged, verifier.judged),
+        "deliveries": tuple(
+            each.model_copy(update={"code_seen": True}) if each.sha256 in seen else each for each in earlier.deliveries
+        ),
+    }
+    return earlier.model_copy(update=changes)

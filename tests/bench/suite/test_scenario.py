@@ -511,3 +511,11 @@ def test_a_suite_that_another_supersedes_stays_the_same_suite() -> None:
     assert marked.superseded == "Use small-v3; it is harder."
     assert marked.fingerprint() == plain.fingerprint(), "entries and stores of it stay valid"
     assert marked.cells("cpu", "float32", 1) == plain.cells("cpu", "float32", 1)
+
+
+def test_a_suite_is_found_by_its_title_too() -> None:
+    """Tables call it so; a version that there is not is no other one's name."""
+    assert load_suite("trial-v1") == load_suite("trial")
+    assert load_suite("standard-v2").title == "standard-v2"
+    with pytest.raises(SpecStringError, match="there is no suite named 'trial-v2'"):
+        load_suite("trial-v2")
