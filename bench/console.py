@@ -98,22 +98,24 @@ def _check_typed(kind: Kind, installed: bool, other: Other | None = None) -> Cal
 
 
 def _check_suites(names: list[str] | str) -> list[str] | str:
-    """Check names of suites before anything heavy is loaded; the command reads files."""
+    """The declared names of suites, checked before anything heavy is loaded; the command reads files."""
+    return _check_suite(names) if isinstance(names, str) else [_check_suite(name) for name in names]
+
+
+def _check_suite(name: str) -> str:
     from thiefbench import registry
 
-    for name in [names] if isinstance(names, str) else names:
-        if Path(name).suffix in SUITE_FILES:
-            continue
-        try:
-            registry.entry("suite", name)
-        except registry.SpecStringError as unknown:
-            if not Path(name).is_dir():
-                raise
-            endings = " or ".join(sorted(SUITE_FILES))
-            raise registry.SpecStringError(
-                f"{name} is a folder; write the name of a suite, or of a file that ends in {endings}"
-            ) from unknown
-    return names
+    if Path(name).suffix in SUITE_FILES:
+        return name
+    try:
+        return registry.entry("suite", registry.suite_titled(name)).name
+    except registry.SpecStringError as unknown:
+        if not Path(name).is_dir():
+            raise
+        endings = " or ".join(sorted(SUITE_FILES))
+        raise registry.SpecStringError(
+            f"{name} is a folder; write the name of a suite, or of a file that ends in {endings}"
+        ) from unknown
 
 
 def _complete(kind: Kind | Literal["model"]) -> Callable[[str], list[str]]:

@@ -507,6 +507,17 @@ def suite_file(name: str) -> Path:
     return Path(located.origin).with_name(declared.attr)
 
 
+def suite_titled(title: str) -> str:
+    """The name of the suite with a title: "trial" of "trial-v1". A title that no suite has is returned as it is."""
+    name, _, version = title.rpartition("-v")
+    known = names("suite")
+    if title in known or name not in known:
+        return title
+    from thiefbench import strict_yaml  # needed only here and when suites are listed
+
+    return name if version == str(strict_yaml.read(suite_file(name)).data["version"]) else title
+
+
 def summary(kind: Kind, name: str) -> str:
     """The first line of the docstring, read from the source without importing it; for a suite, of its field `about`.
 

@@ -39,12 +39,7 @@ def load_suite(name: str) -> Suite:
         if not path.is_file():
             raise SuiteError(f"there is no suite file {name}")
         return _parsed(lambda: strict_yaml.read(path), name)
-    bare, _, version = name.rpartition("-v")
-    if version.isdecimal() and name not in (known := registry.names("suite")) and bare in known:
-        suite = load_suite(bare)
-        if suite.title == name:
-            return suite
-    file = registry.suite_file(name)
+    file = registry.suite_file(registry.suite_titled(name))
     return _parsed(lambda: strict_yaml.read(file), file.name, declared=True)
 
 

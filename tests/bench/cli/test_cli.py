@@ -1152,3 +1152,8 @@ def test_threads_that_wait_sleep_soon_unless_the_user_chose_how(
         env=plain | chosen | {"OMP_DISPLAY_ENV": "VERBOSE"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert f"GOMP_SPINCOUNT = '{spins}'" in done.stderr
+
+
+def test_a_suite_may_be_typed_as_tables_call_it(cli: Cli, tmp_path: Path) -> None:
+    assert cli("run", "smoke-v1", "--plan", "--store", tmp_path / "s").out.startswith("smoke-v1: 3 cells to run")
+    assert "there is no suite named 'smoke-v2'" in sentence(cli("run", "smoke-v2"))
