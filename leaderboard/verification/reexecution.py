@@ -300,6 +300,8 @@ class Fresh:
         inconclusive: trials of attacks that do not work undefended (see `thiefbench.suite.analysis.comparison`), or do
             so little harm that the completions leave the share prevented open by more than `MOST_APART`.
         imprecise: how many of them are of the second kind.
+        silent: attacks of the suite that were tried, and of which no trial is conclusive although the entry says what
+            the defense prevents.
     """
 
     reruns: list[Rerun] = field(default_factory=list)
@@ -308,6 +310,7 @@ class Fresh:
     conclusive: int = 0
     inconclusive: int = 0
     imprecise: int = 0
+    silent: list[str] = field(default_factory=list)
 
     @property
     def why_inconclusive(self) -> str:
@@ -418,7 +421,7 @@ def _outcomes(
     played: Sequence[tuple[HeldOutTrial, Results]], defense: str, submitted: Results, made: Fresh
 ) -> Iterator[_Outcome]:
     """What trials of one attack came to, with what was submitted; those that say nothing are counted in `made`."""
-    works = _works(played, defense)
+    works, before = _works(played, defense), made.conclusive
     for trial, beside in played:
         part = trial.part.name
         attacked = Cell(part, "attack", trial.attack, defense, trial.seed)
@@ -440,6 +443,8 @@ def _outcomes(
         values = tuple(v for attack in rows for v in submitted.values(replace(free, attack=attack), "utility"))
         if kept is not None and kept.measure == "utility" and values:
             yield _Outcome(trial, kept, values)
+    if made.conclusive == before and not trial.held_out and submitted.values(attacked, "harm_prevented"):
+        made.silent.append(heading(part, trial.attack))
 
 
 def _costs(trial: HeldOutTrial, attacked: Cell, beside: Results, submitted: Results) -> Iterator[_Outcome]:
@@ -473,21 +478,28 @@ def _hidden(outcome: _Outcome) -> Rerun:
 
 
 def _below(outcomes: Sequence[_Outcome]) -> Iterator[str]:
-    """Reasons why a defense does not generalise: a measure's mean over fresh seeds lies below the predicted range."""
+    """Reasons why a defense does not generalise: a measure's mean over fresh seeds lies below the predicted range.
+
+    Those that are known precisely are also judged alone: the mean uncertainty of all would excuse them, as a seed at
+    which the undefended attack does little harm has any.
+    """
     rows: dict[tuple[str, str, str, bool], list[_Outcome]] = {}
     for each in outcomes:
         trial = each.trial
         rows.setdefault((trial.part.name, trial.attack, each.found.measure, trial.held_out), []).append(each)
     for (part, attack, measure, held_out), row in rows.items():
-        mean = fmean(each.found.value for each in row)
-        low, high = expected(row[0].values, fmean(each.found.slack for each in row), len(row))
-        low = min(low, fmean(each.enough for each in row))
-        if mean < low:
-            against = "in held-out trials" if held_out else f"at fresh seeds, against {heading(part, attack)}"
-            yield (
-                f"{against}, its {measure.replace('_', ' ')} is {mean:.3f}, below the range "
-                f"predicted from the submitted seeds, {_between(low, high)}"
-            )
+        precise = [each for each in row if each.found.slack <= MOST_APART]
+        for judged in filter(None, (precise, row)):
+            mean = fmean(each.found.value for each in judged)
+            low, high = expected(row[0].values, fmean(each.found.slack for each in judged), len(judged))
+            low = min(low, fmean(each.enough for each in judged))
+            if mean < low:
+                against = "in held-out trials" if held_out else f"at fresh seeds, against {heading(part, attack)}"
+                yield (
+                    f"{against}, its {measure.replace('_', ' ')} is {mean:.3f}, below the range "
+                    f"predicted from the submitted seeds, {_between(low, high)}"
+                )
+                break
 
 
 def _between(low: float | None, high: float | None) -> str:

@@ -549,6 +549,11 @@ class _Verifier(Questions):
             tried = self.fresh.inconclusive
             which = "its trial at a fresh seed is" if tried == 1 else f"all {tried} of its trials at fresh seeds are"
             return [f"{which} inconclusive: {self.fresh.why_inconclusive}; --fresh {tried + 2} tries more"]
+        if silent := self.fresh.silent:
+            return [
+                f"its trials at fresh seeds say nothing of {', '.join(silent)}: {self.fresh.why_inconclusive}; "
+                f"--fresh {self.options.fresh + 2} tries more"
+            ]
         return []
 
 

@@ -17,6 +17,7 @@ from thiefbench.leaderboard.verification.expectation import (
     MOST_APART,
     UNDER_ATTACK,
     Cell,
+    CellResult,
     Results,
     close,
     expected,
@@ -26,6 +27,7 @@ from thiefbench.leaderboard.verification.expectation import (
 from thiefbench.leaderboard.verification.held_out import HeldOut, HeldOutError, HeldOutTrial, read_held_out, trials
 from thiefbench.leaderboard.verification.reexecution import _below as reasons_below
 from thiefbench.leaderboard.verification.reexecution import _costs as costs
+from thiefbench.leaderboard.verification.reexecution import _Outcome
 from thiefbench.suite.store.records import Point, Record, Score
 
 FIVE = (0.7, 0.8, 0.8, 0.8, 0.9)
@@ -130,6 +132,27 @@ def test_what_a_defense_costs_under_attack_is_compared_at_fresh_seeds(
     assert {each.found.measure for each in found if each.found.value < each.predicted()[0]} == below
     reasons = " ".join(reasons_below(found))
     assert {name for name in (UNDER_ATTACK, ACCEPTED) if name.replace("_", " ") in reasons} == below
+
+
+@pytest.mark.parametrize("submitted", [(0.97,), (0.97, 0.98, 0.96, 0.99, 0.97)])
+@pytest.mark.parametrize(
+    ("trials", "below"),
+    [
+        ([(0.0, 0.2)], True),
+        ([(0.0, 0.2), (0.0, 0.2), (0.0, 3.0)], True),
+        ([(0.0, 0.2)] * 4 + [(0.0, 4.5)], True),
+        ([(0.0, 0.3), (0.0, 0.3), (0.0, 0.5)], True),
+        ([(0.95, 0.05), (0.95, 0.05), (-0.5, 3.0)], False),
+    ],
+)
+def test_a_trial_of_which_little_is_known_excuses_no_other(
+    submitted: tuple[float, ...], trials: list[tuple[float, float]], below: bool
+) -> None:
+    """The undefended attack does little harm at its seed, and any share prevented may be true there."""
+    (part,) = suite().scenes
+    trial = HeldOutTrial(part, ATTACK, 77, 78, held_out=False)
+    found = [_Outcome(trial, CellResult("harm_prevented", value, slack), submitted) for value, slack in trials]
+    assert bool(list(reasons_below(found))) == below
 
 
 def test_utility_has_the_slack_of_both_its_cells() -> None:
