@@ -25,9 +25,9 @@ from thiefbench.leaderboard.verification.expectation import (
     retained,
 )
 from thiefbench.leaderboard.verification.held_out import HeldOut, HeldOutError, HeldOutTrial, read_held_out, trials
+from thiefbench.leaderboard.verification.reexecution import Fresh, _Outcome, _outcomes
 from thiefbench.leaderboard.verification.reexecution import _below as reasons_below
 from thiefbench.leaderboard.verification.reexecution import _costs as costs
-from thiefbench.leaderboard.verification.reexecution import _Outcome
 from thiefbench.suite.store.records import Point, Record, Score
 
 FIVE = (0.7, 0.8, 0.8, 0.8, 0.9)
@@ -132,6 +132,34 @@ def test_what_a_defense_costs_under_attack_is_compared_at_fresh_seeds(
     assert {each.found.measure for each in found if each.found.value < each.predicted()[0]} == below
     reasons = " ".join(reasons_below(found))
     assert {name for name in (UNDER_ATTACK, ACCEPTED) if name.replace("_", " ") in reasons} == below
+
+
+@pytest.mark.parametrize(("undefended", "silent"), [((0.9, 0.88, 0.92), []), ((0.02, 0.0, 0.05), [ATTACK])])
+def test_an_attack_that_does_nothing_at_fresh_seeds_is_named(
+    undefended: tuple[float, float, float], silent: list[str]
+) -> None:
+    (part,) = suite().scenes
+
+    def of(asr: tuple[float, float, float]) -> Record:
+        made, (value, low, high) = record(asr), asr
+        success = Score(value=value, low=low, high=high, count=100)
+        return made.model_copy(update={"cell": {"attack": "text"}, "scores": made.scores | {"asr": success}})
+
+    none = of((0.0, 0.0, 0.01))
+
+    def at(seed: int, clean_seed: int, attacked: Record) -> dict[Cell, Record]:
+        cells = [("control", "none", seed), ("attack", "none", seed), ("attack", "mine", seed)]
+        free = [("control", "none", clean_seed), ("control", "mine", clean_seed)]
+        made = zip([*cells, *free], [none, attacked, none, none, none], strict=True)
+        return {Cell(part.name, role, ATTACK, defense, seed): each for (role, defense, seed), each in made}
+
+    submitted = Results(placebo=False, records=at(0, 0, of((0.9, 0.88, 0.92))))
+    beside = Results(placebo=False, records=at(77, 78, of(undefended)))
+    made = Fresh()
+    trial = HeldOutTrial(part, ATTACK, 77, 78, held_out=False)
+    list(_outcomes([(trial, beside)], "mine", submitted, made))
+    assert made.silent == silent
+    assert (made.conclusive, made.inconclusive) == ((0, 1) if silent else (1, 0))
 
 
 @pytest.mark.parametrize("submitted", [(0.97,), (0.97, 0.98, 0.96, 0.99, 0.97)])
