@@ -18,7 +18,7 @@ from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 
 PLATFORMS = re.compile(r"any|(many)?linux\w*_(x86_64|aarch64)|macosx_\w+_(arm64|universal2)")
-INTERPRETERS = re.compile(r"py3|py2\.py3|cp3(1[1-5])|py3(1[1-5])")
+INTERPRETERS = re.compile(r"py3(1[1-5])?|cp31[1-5]")
 
 
 def installable(tag: Tag) -> bool:

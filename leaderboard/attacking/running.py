@@ -155,30 +155,36 @@ def run_attack_cell(spec: CellSpec, store: Store, factory: AttackFactory, progre
         record = run_cell(spec, what, directory, progress, maker=factory, runtime=counting)
         if factory.said is not None:
             write_atomically(said, b"".join(sorted(factory.said)))
-        return record
+        return as_stored(record)
+
+    def failed(error: Exception) -> Record:
+        record = failed_record(spec, what, error)
+        directory.write(record)
+        return as_stored(record)
+
+    def as_stored(record: Record) -> Record:
+        """So that a later submission of it has the same bytes."""
+        used.unlink(missing_ok=True)
+        return directory.read() or record
 
     with directory.locked(waiting=waiting_for(directory.path)):
         try:
-            record = directory.from_intact(read_or_run)
+            return directory.from_intact(read_or_run)
         except DivergedError as error:
             if spec.role == "control" or factory.made is None:
                 raise
             raise AttackError(ends_training(factory.made.name, error)) from error
         except DefenseError as error:
-            record = failed_record(spec, what, error)
-            directory.write(record)
+            return failed(error)
         except (AttackError, UserError, OSError):
             raise
         except Exception as error:  # such as of an aggregation of ours, whose result is not finite
             if factory.target is None:
                 raise
-            record = failed_record(spec, what, error)
-            directory.write(record)
+            return failed(error)
         finally:
             if factory.made is not None:
                 factory.made.close()
-        used.unlink(missing_ok=True)
-        return directory.read() or record  # as stored, so that a later submission of it has the same bytes
 
 
 def _read_said(path: Path) -> set[Said]:
